@@ -1,0 +1,182 @@
+/*
+ * stream.c: streams, events and graphs of the CPU. A stream runs its work at once in the calling thread, so only one that
+ * records has any state: the list of work that will be the graph.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/cpu/cpu.h"
+
+typedef struct node {
+    struct node *next;
+    cpu_work run;
+    max_align_t payload[];
+} node;
+
+typedef struct graph {
+    node *first;
+    node **end;
+} graph;
+
+typedef struct stream {
+    graph *recording;
+} stream;
+
+typedef struct event {
+    bool recorded;
+    double time;            /* milliseconds, of the last record */
+    const graph *recording; /* the graph that the last record went into, while it was being made */
+} event;
+
+static evo_status no_memory(const char *function) {
+    return evo_fail(EVO_ERROR_OUT_OF_MEMORY, "%s: no host memory", function);
+}
+
+evo_status evo_cpu_submit(evo_stream handle, cpu_work run, const void *payload, size_t size) {
+    graph *recording = handle ? ((stream *)handle)->recording : NULL;
+    if (!recording) {
+        run(payload);
+        return EVO_OK;
+    }
+    node *made = malloc(sizeof *made + size);
+    if (!made) return no_memory("recording a graph");
+    made->next = NULL;
+    made->run = run;
+    memcpy(made->payload, payload, size);
+    *recording->end = made;
+    recording->end = &made->next;
+    return EVO_OK;
+}
+
+static void free_graph(graph *made) {
+    while (made->first) {
+        node *next = made->first->next;
+        free(made->first);
+        made->first = next;
+    }
+    free(made);
+}
+
+evo_status evo_cpu_stream_create(evo_device *device, evo_stream *handle) {
+    (void)device;
+    stream *made = calloc(1, sizeof *made);
+    *handle = made;
+    return made ? EVO_OK : no_memory("evo_stream_create");
+}
+
+evo_status evo_cpu_stream_destroy(evo_device *device, evo_stream handle) {
+    (void)device;
+    if (((stream *)handle)->recording) free_graph(((stream *)handle)->recording);
+    free(handle);
+    return EVO_OK;
+}
+
+evo_status evo_cpu_stream_synchronize(evo_device *device, evo_stream handle) {
+    (void)device;
+    if (handle && ((stream *)handle)->recording)
+        return evo_fail(EVO_ERROR_CAPTURE,
+                        "evo_stream_synchronize: the stream records a graph, expected evo_graph_end first");
+    return EVO_OK;
+}
+
+/* Work is done when it is submitted, so there is nothing to wait for, but a graph cannot wait for another recording. */
+evo_status evo_cpu_stream_wait_event(evo_device *device, evo_stream handle, evo_event waited) {
+    (void)device;
+    const graph *recording = handle ? ((stream *)handle)->recording : NULL;
+    if (((event *)waited)->recording == recording) return EVO_OK;
+    return ((event *)waited)->recording
+               ? evo_fail(EVO_ERROR_CAPTURE, "evo_stream_wait_event: the event was recorded into another stream's "
+                                             "graph, which the CPU cannot join")
+               : EVO_OK;
+}
+
+evo_status evo_cpu_stream_is_capturing(evo_device *device, evo_stream handle, bool *capturing) {
+    (void)device;
+    *capturing = handle && ((stream *)handle)->recording;
+    return EVO_OK;
+}
+
+evo_status evo_cpu_event_create(evo_device *device, evo_event *handle) {
+    (void)device;
+    event *made = calloc(1, sizeof *made);
+    *handle = made;
+    return made ? EVO_OK : no_memory("evo_event_create");
+}
+
+evo_status evo_cpu_event_destroy(evo_device *device, evo_event handle) {
+    (void)device;
+    free(handle);
+    return EVO_OK;
+}
+
+static void record_payload(const void *payload) {
+    event *recorded = *(event *const *)payload;
+    recorded->time = evo_clock_ms();
+    recorded->recorded = true;
+}
+
+evo_status evo_cpu_event_record(evo_device *device, evo_event handle, evo_stream recorded_in) {
+    (void)device;
+    event *recorded = handle;
+    recorded->recording = recorded_in ? ((stream *)recorded_in)->recording : NULL;
+    return evo_cpu_submit(recorded_in, record_payload, &recorded, sizeof recorded);
+}
+
+evo_status evo_cpu_event_synchronize(evo_device *device, evo_event handle) {
+    (void)device;
+    (void)handle;
+    return EVO_OK;
+}
+
+evo_status evo_cpu_event_elapsed(evo_device *device, evo_event start, evo_event stop, double *milliseconds) {
+    (void)device;
+    if (!((event *)start)->recorded || !((event *)stop)->recorded)
+        return evo_fail(EVO_ERROR_INVALID_ARGUMENT,
+                        "evo_event_elapsed: %s was never recorded, expected evo_event_record first",
+                        ((event *)start)->recorded ? "stop" : "start");
+    *milliseconds = ((event *)stop)->time - ((event *)start)->time;
+    return EVO_OK;
+}
+
+evo_status evo_cpu_graph_begin(evo_device *device, evo_stream handle) {
+    (void)device;
+    stream *recorded = handle;
+    if (recorded->recording)
+        return evo_fail(EVO_ERROR_CAPTURE,
+                        "evo_graph_begin: the stream already records a graph, expected evo_graph_end first");
+    graph *made = malloc(sizeof *made);
+    if (!made) return no_memory("evo_graph_begin");
+    made->first = NULL;
+    made->end = &made->first;
+    recorded->recording = made;
+    return EVO_OK;
+}
+
+evo_status evo_cpu_graph_end(evo_device *device, evo_stream handle, evo_graph *result) {
+    (void)device;
+    stream *recorded = handle;
+    if (!recorded->recording)
+        return evo_fail(EVO_ERROR_CAPTURE,
+                        "evo_graph_end: the stream records no graph, expected evo_graph_begin first");
+    *result = recorded->recording;
+    recorded->recording = NULL;
+    return EVO_OK;
+}
+
+/* A graph launched into a recording stream is one node of the new graph, and must live as long. */
+static void launch_payload(const void *payload) {
+    const graph *launched = *(graph *const *)payload;
+    for (const node *n = launched->first; n; n = n->next) n->run(n->payload);
+}
+
+evo_status evo_cpu_graph_launch(evo_device *device, evo_graph handle, evo_stream launched_in) {
+    (void)device;
+    graph *launched = handle;
+    return evo_cpu_submit(launched_in, launch_payload, &launched, sizeof launched);
+}
+
+evo_status evo_cpu_graph_destroy(evo_device *device, evo_graph handle) {
+    (void)device;
+    free_graph(handle);
+    return EVO_OK;
+}

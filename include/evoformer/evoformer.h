@@ -1,0 +1,27 @@
+/*
+ * evoformer.h: all of libevoformer's public API. Include this one file.
+ *
+ * The order of use: evo_context_create (a device, by name) -> a descriptor per op -> evo_<op>_plan_create ->
+ * evo_<op>_pack_weights (once per set of weights) -> evo_<op>_execute (as often as wanted).
+ *
+ * Conventions that hold for every function:
+ * - It returns an evo_status; nothing aborts, exits or prints. evo_last_error() gives this thread's text.
+ * - Tensors are row-major, the last index fastest; strides are counted in elements, sizes in bytes.
+ * - The caller owns all memory: tensors, packed weights, workspace. Objects returned through `**out` are the
+ *   caller's to destroy; strings returned belong to the object that gave them.
+ * - Contexts, plans and packs may be used by any number of threads at once. Streams, events and graphs are used
+ *   by one thread at a time. A plan keeps what it needs of its context alive, so the order of destruction is free.
+ */
+#ifndef EVOFORMER_EVOFORMER_H
+#define EVOFORMER_EVOFORMER_H
+
+#include "evoformer/context.h"
+#include "evoformer/opm.h"
+#include "evoformer/plan.h"
+#include "evoformer/runtime.h"
+#include "evoformer/status.h"
+#include "evoformer/tensor.h"
+#include "evoformer/trimul.h"
+#include "evoformer/version.h"
+
+#endif

@@ -1,0 +1,52 @@
+/* plan.h: what plans and packed weights of every op have in common. */
+#ifndef EVOFORMER_PLAN_H
+#define EVOFORMER_PLAN_H
+
+#include <stddef.h>
+
+#include "evoformer/context.h"
+#include "evoformer/status.h"
+#include "evoformer/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Workspace and pack memory start at a multiple of this many bytes; evo_memory_alloc, cudaMalloc, hipMalloc do so. */
+#define EVO_BUFFER_ALIGNMENT 256
+
+/** One op of one size on one device: immutable, and executable by any number of threads at once. */
+typedef struct evo_plan evo_plan;
+
+/** Weights in a kernel's own layout, in the caller's memory; serves the plans of every size with the same channels. */
+typedef struct evo_pack evo_pack;
+
+/** What a plan will do. */
+typedef struct evo_plan_info {
+    size_t size; /**< sizeof(evo_plan_info) */
+    evo_op op;
+    evo_compute compute;   /**< what it computes in: at least what the descriptor asked for */
+    const char *kernel;    /**< the kernel's name */
+    size_t workspace_size; /**< bytes that execute needs */
+    size_t pack_size;      /**< bytes that the packed weights need */
+    double flops;          /**< floating-point operations of the op's products, by the cheaper order of contraction */
+    double bytes;          /**< the fewest bytes that cross memory, each tensor once a pass (docs/ops.md) */
+    const char *refusals;  /**< why each better kernel refused, a line each; "" if the best one runs */
+} evo_plan_info;
+
+#define EVO_PLAN_INFO_INIT                                                                                           \
+    { sizeof(evo_plan_info), EVO_OP_OPM, EVO_COMPUTE_FP32, NULL, 0, 0, 0.0, 0.0, NULL }
+
+/** Describes the plan; the strings live as long as it does. @returns EVO_ERROR_NULL_POINTER, EVO_ERROR_INVALID_ARGUMENT */
+EVO_API evo_status evo_plan_get_info(const evo_plan *plan, evo_plan_info *info);
+
+/** Destroys the plan once no call uses it; work already in a stream goes on. NULL is allowed. */
+EVO_API void evo_plan_destroy(evo_plan *plan);
+
+/** Destroys the handle; the memory stays the caller's. NULL is allowed. */
+EVO_API void evo_pack_destroy(evo_pack *pack);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,247 @@
+/* tensor.c: number types and the checks of tensor layouts. */
+#include "src/tensor.h"
+
+#include <stdio.h>
+
+size_t evo_dtype_size(evo_dtype dtype) {
+    switch (dtype) {
+    case EVO_FP64:
+        return 8;
+    case EVO_FP32:
+        return 4;
+    case EVO_BF16:
+    case EVO_FP16:
+        return 2;
+    case EVO_UINT8:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+const char *evo_dtype_name(evo_dtype dtype) {
+    switch (dtype) {
+    case EVO_NONE:
+        return "none";
+    case EVO_FP64:
+        return "fp64";
+    case EVO_FP32:
+        return "fp32";
+    case EVO_BF16:
+        return "bf16";
+    case EVO_FP16:
+        return "fp16";
+    case EVO_UINT8:
+        return "uint8";
+    default:
+        return "invalid";
+    }
+}
+
+const char *evo_compute_name(evo_compute compute) {
+    switch (compute) {
+    case EVO_COMPUTE_FP32:
+        return "fp32";
+    case EVO_COMPUTE_FP32_STRICT:
+        return "fp32_strict";
+    case EVO_COMPUTE_TF32:
+        return "tf32";
+    case EVO_COMPUTE_BF16:
+        return "bf16";
+    case EVO_COMPUTE_FP16:
+        return "fp16";
+    case EVO_COMPUTE_FP64:
+        return "fp64";
+    default:
+        return "invalid";
+    }
+}
+
+bool evo_operand_used(const evo_operand *operand) {
+    return operand->first < operand->last;
+}
+
+static evo_status check_dtype(const char *function, const char *name, evo_dtype dtype, evo_number_kind kind,
+                              bool optional) {
+    const bool real = dtype == EVO_FP64 || dtype == EVO_FP32 || dtype == EVO_BF16 || dtype == EVO_FP16;
+    if (real || (dtype == EVO_UINT8 && kind == EVO_NUMBER_ANY) || (dtype == EVO_NONE && optional)) return EVO_OK;
+    return evo_fail(EVO_ERROR_INVALID_DTYPE, "%s: %s.dtype is %s (%d), expected fp64, fp32, bf16%s fp16%s%s", function,
+                    name, evo_dtype_name(dtype), (int)dtype, kind == EVO_NUMBER_ANY || optional ? "," : " or",
+                    kind == EVO_NUMBER_ANY ? (optional ? ", uint8" : " or uint8") : "", optional ? " or none" : "");
+}
+
+/* All strides zero: contiguous. An extent of 0 counts as 1, so that strides of an empty tensor stay usable. */
+static bool fill_contiguous(evo_tensor *tensor, const evo_operand *operand) {
+    int64_t stride = 1;
+    for (int d = 0; d < operand->rank; d++)
+        if (tensor->strides[d]) return true;
+    for (int d = operand->rank - 1; d >= 0; d--) {
+        tensor->strides[d] = stride;
+        if (!evo_mul(stride, operand->extent[d] > 0 ? operand->extent[d] : 1, &stride)) return false;
+    }
+    return true;
+}
+
+/* Bytes from the pointer down to the lowest element and up past the highest; false if they do not fit in 63 bits. */
+static bool measure(evo_operand *operand) {
+    const int64_t element = (int64_t)evo_dtype_size(operand->layout.dtype);
+    int64_t low = 0, high = 0;
+    for (int d = 0; d < operand->rank; d++) {
+        int64_t reach;
+        if (operand->extent[d] == 0) {
+            operand->first = operand->last = 0;
+            return true;
+        }
+        if (!evo_mul(operand->extent[d] - 1, operand->layout.strides[d], &reach)) return false;
+        if (!(reach < 0 ? evo_add(low, reach, &low) : evo_add(high, reach, &high))) return false;
+    }
+    return evo_mul(low, element, &operand->first) && evo_add(high, 1, &high) &&
+           evo_mul(high, element, &operand->last) && operand->first > INT64_MIN / 2 && operand->last < INT64_MAX / 2;
+}
+
+evo_status evo_operand_resolve(const char *function, evo_tensor *tensor, evo_operand *operand, evo_number_kind kind,
+                               bool optional) {
+    const evo_status status = check_dtype(function, operand->name, tensor->dtype, kind, optional);
+    if (status != EVO_OK) return status;
+    operand->first = operand->last = 0;
+    if (tensor->dtype == EVO_NONE) {
+        operand->layout = *tensor;
+        return EVO_OK;
+    }
+
+    const size_t element = evo_dtype_size(tensor->dtype);
+    if (tensor->alignment == 0) tensor->alignment = 16;
+    if (tensor->alignment & (tensor->alignment - 1) || tensor->alignment < element)
+        return evo_fail(EVO_ERROR_INVALID_ARGUMENT,
+                        "%s: %s.alignment is %zu, expected a power of two of at least the element's %zu bytes",
+                        function, operand->name, tensor->alignment, element);
+    for (int d = operand->rank; d < 4; d++)
+        if (tensor->strides[d])
+            return evo_fail(EVO_ERROR_INVALID_LAYOUT,
+                            "%s: %s.strides[%d] is %lld, expected 0 as the tensor has %d dimensions", function,
+                            operand->name, d, (long long)tensor->strides[d], operand->rank);
+    const bool filled = fill_contiguous(tensor, operand);
+    operand->layout = *tensor;
+    if (!filled || !measure(operand))
+        return evo_fail(EVO_ERROR_SIZE_OVERFLOW,
+                        "%s: the extents of %s, %lld x %lld x %lld x %lld, span more than 2^62 bytes", function,
+                        operand->name, (long long)operand->extent[0], (long long)operand->extent[1],
+                        (long long)operand->extent[2], (long long)(operand->rank > 3 ? operand->extent[3] : 1));
+    return EVO_OK;
+}
+
+static int64_t magnitude(int64_t value) {
+    return value < 0 ? -value : value;
+}
+
+evo_status evo_operand_check_output(const char *function, const evo_operand *output) {
+    /* From the smallest stride up, each must step over all that the smaller ones reach. */
+    bool done[4] = { false, false, false, false };
+    int64_t reach = 0;
+    if (!evo_operand_used(output)) return EVO_OK;
+    for (;;) {
+        int next = -1;
+        for (int d = 0; d < output->rank; d++)
+            if (!done[d] && output->extent[d] > 1 &&
+                (next < 0 || magnitude(output->layout.strides[d]) < magnitude(output->layout.strides[next])))
+                next = d;
+        if (next < 0) return EVO_OK;
+        done[next] = true;
+        const int64_t step = magnitude(output->layout.strides[next]);
+        if (step <= reach)
+            return evo_fail(
+                EVO_ERROR_INVALID_LAYOUT,
+                "%s: %s.strides[%d] is %lld, which makes elements of the output share an address: expected a "
+                "magnitude above %lld",
+                function, output->name, next, (long long)output->layout.strides[next], (long long)reach);
+        reach += (output->extent[next] - 1) * step;
+    }
+}
+
+static int64_t greatest_common_divisor(int64_t a, int64_t b) {
+    while (b) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return magnitude(a);
+}
+
+/*
+ * The strides of all dimensions but the last are multiples of `period`; so the tensor's bytes lie, modulo the period, in
+ * one window as wide as its last dimension.
+ */
+static int64_t window_period(const evo_operand *operand, int64_t period) {
+    const int64_t element = (int64_t)evo_dtype_size(operand->layout.dtype);
+    for (int d = 0; d < operand->rank - 1; d++)
+        if (operand->extent[d] > 1) period = greatest_common_divisor(period, operand->layout.strides[d] * element);
+    return period;
+}
+
+static void window(const evo_operand *operand, uintptr_t data, uintptr_t *begin, uintptr_t *width) {
+    const int64_t element = (int64_t)evo_dtype_size(operand->layout.dtype);
+    const int64_t reach =
+        (operand->extent[operand->rank - 1] - 1) * operand->layout.strides[operand->rank - 1] * element;
+    *begin = data + (uintptr_t)(reach < 0 ? reach : 0);
+    *width = (uintptr_t)(magnitude(reach) + element);
+}
+
+bool evo_operands_overlap(const evo_operand *a, const void *a_data, const evo_operand *b, const void *b_data) {
+    const uintptr_t a_base = (uintptr_t)a_data, b_base = (uintptr_t)b_data;
+    if (!evo_operand_used(a) || !evo_operand_used(b)) return false;
+    if (a_base + (uintptr_t)a->last <= b_base + (uintptr_t)b->first ||
+        b_base + (uintptr_t)b->last <= a_base + (uintptr_t)a->first)
+        return false;
+
+    const uintptr_t period = (uintptr_t)window_period(b, window_period(a, 0));
+    if (period == 0) return true;
+    uintptr_t a_begin, a_width, b_begin, b_width;
+    window(a, a_base, &a_begin, &a_width);
+    window(b, b_base, &b_begin, &b_width);
+    /* Distances from a's window to b's and back, around the circle of one period. */
+    const uintptr_t forward = (b_begin % period + period - a_begin % period) % period;
+    const uintptr_t backward = (period - forward) % period;
+    return forward < a_width || backward < b_width;
+}
+
+static evo_status resolve_weight(const char *function, const evo_weight_spec *spec) {
+    evo_weight *weight = spec->weight;
+    char name[64];
+    snprintf(name, sizeof name, "weights->%s", spec->name);
+    if (!weight->data)
+        return evo_fail(EVO_ERROR_NULL_POINTER, "%s: %s.data is NULL, expected %lld x %lld elements", function, name,
+                        (long long)spec->out, (long long)spec->in);
+    const evo_status status = check_dtype(function, name, weight->dtype, EVO_NUMBER_FLOAT, false);
+    if (status != EVO_OK) return status;
+    if ((uintptr_t)weight->data % evo_dtype_size(weight->dtype))
+        return evo_fail(EVO_ERROR_MISALIGNED, "%s: %s.data is %p, expected a multiple of the element's %zu bytes",
+                        function, name, weight->data, evo_dtype_size(weight->dtype));
+    if (spec->rank == 1 && weight->strides[1])
+        return evo_fail(EVO_ERROR_INVALID_LAYOUT, "%s: %s.strides[1] is %lld, expected 0 as it is a vector", function,
+                        name, (long long)weight->strides[1]);
+    if (!weight->strides[0] && !weight->strides[1]) {
+        weight->strides[0] = spec->in;
+        weight->strides[1] = spec->rank == 2;
+    }
+    evo_operand view = { .name = spec->name, .rank = 2, .extent = { spec->out, spec->in, 1, 1 } };
+    view.layout = (evo_tensor){ weight->dtype, { weight->strides[0], weight->strides[1], 0, 0 }, 1 };
+    if (!measure(&view))
+        return evo_fail(EVO_ERROR_SIZE_OVERFLOW,
+                        "%s: %s, %lld x %lld with strides %lld, %lld, spans more than 2^62 bytes", function, name,
+                        (long long)spec->out, (long long)spec->in, (long long)weight->strides[0],
+                        (long long)weight->strides[1]);
+    return EVO_OK;
+}
+
+evo_status evo_weights_resolve(const char *function, const evo_weight_spec *specs, int count, unsigned biases) {
+    for (int s = 0; s < count; s++) {
+        const bool present = specs[s].bias == 0 || specs[s].bias & biases;
+        if (!present && specs[s].weight->data)
+            return evo_fail(EVO_ERROR_INVALID_ARGUMENT,
+                            "%s: weights->%s.data is %p, expected NULL as the descriptor's biases (0x%x) leave it out",
+                            function, specs[s].name, specs[s].weight->data, biases);
+        const evo_status status = present ? resolve_weight(function, &specs[s]) : EVO_OK;
+        if (status != EVO_OK) return status;
+    }
+    return EVO_OK;
+}
