@@ -81,10 +81,12 @@ static void layer_norm(long double u, const number *x, int64_t n, const double *
         magnitude += fabsl(x[i].v) / k;
         carried += x[i].e / k;
     }
-    long double spread = 0, var = 0, var_error = 0, delta = k * u * magnitude;
-    for (int64_t i = 0; i < n; i++) spread += fabsl(x[i].v - mean) / k;
+    /* Here too: rounded to 64 bits, a mean of 1e3 alone would hide the last bits of differences of 1e-2. */
+    long double rest = 0, spread = 0, var = 0, var_error = 0, delta = k * u * magnitude;
+    for (int64_t i = 0; i < n; i++) rest += (x[i].v - mean) / k;
+    for (int64_t i = 0; i < n; i++) spread += fabsl(x[i].v - mean - rest) / k;
     for (int64_t i = 0; i < n; i++) {
-        long double d = x[i].v - mean;
+        long double d = x[i].v - mean - rest;
         out[i].v = d;
         out[i].e = x[i].e + carried + u * (2 * fabsl(d) + delta + (k + 1) * (spread + delta));
         var += d * d / k;

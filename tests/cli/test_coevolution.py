@@ -41,7 +41,7 @@ class Coevolution(command.CommandTest):
         with open(os.path.join(self.folder, "contacts.png"), "rb") as file:
             return png_size(file.read())
 
-    def small_family(self, sequences=40, columns=60):
+    def small_family(self, sequences=24, columns=32):
         with open(FAMILY, encoding="ascii") as file:
             return [line.strip()[:columns] for line in file][:sequences]
 
@@ -71,11 +71,11 @@ class Coevolution(command.CommandTest):
         rows = self.small_family()
         wanted = None
         stockholm = ["# STOCKHOLM 1.0", "#=GF ID small", ""]
-        stockholm += [f"seq{k}/1-60   {row}" for k, row in enumerate(rows)] + ["#=GC SS_cons " + "." * 60, "//"]
-        blocks = ["# STOCKHOLM 1.0", ""] + [f"seq{k} {row[:30]}" for k, row in enumerate(rows)] + [""]
-        blocks += [f"seq{k} {row[30:]}" for k, row in enumerate(rows)] + ["//"]
+        stockholm += [f"seq{k}/1-32   {row}" for k, row in enumerate(rows)] + ["#=GC SS_cons " + "." * 32, "//"]
+        blocks = ["# STOCKHOLM 1.0", ""] + [f"seq{k} {row[:16]}" for k, row in enumerate(rows)] + [""]
+        blocks += [f"seq{k} {row[16:]}" for k, row in enumerate(rows)] + ["//"]
         fasta = [f">seq{k} of the family\n{row}" for k, row in enumerate(rows)]
-        wrapped = [f">seq{k}\n{row[:25]}\n{row[25:]}" for k, row in enumerate(rows)]
+        wrapped = [f">seq{k}\n{row[:13]}\n{row[13:]}" for k, row in enumerate(rows)]
         forms = {
             "plain.aln": "\n".join(rows) + "\n", "noend.aln": "\n".join(rows), "crlf.aln": "\r\n".join(rows) + "\r\n",
             "lower.aln": "\n".join(rows).lower() + "\n", "dots.aln": "\n".join(rows).replace("-", ".") + "\n",
@@ -86,7 +86,7 @@ class Coevolution(command.CommandTest):
         for name, text in forms.items():
             with self.subTest(name):
                 out, err = self.run_on(self.file(name, text))
-                self.assertIn("40 sequences, 60 columns", out)
+                self.assertIn("24 sequences, 32 columns", out)
                 self.assertNotIn("FAILED", out)
                 self.assertEqual(err, "")
                 wanted = wanted or self.contacts()
@@ -94,7 +94,7 @@ class Coevolution(command.CommandTest):
                 self.picture()
 
     def test_gap_letters(self):
-        rows = self.small_family(12, 30)
+        rows = self.small_family(12, 20)
         wanted = None
         for letter in "-.XBZUJOxbzu":
             with self.subTest(letter):

@@ -149,7 +149,7 @@ static void compare_elements(const struct evo_case *c, const double *got, const 
 /* Kernels that compute in less than double are judged as the table in docs/numerics.md does. */
 static void compare_norms(const struct evo_case *c, evo_compute compute, const double *got, const long double *want) {
     const struct case_tensor *out = &c->tensors[case_find_spec(c->op, "out")];
-    struct case_bound bound = case_bounds(compute, out->dtype, c->hard);
+    struct case_bound bound = case_bounds(compute, out, c->hard);
     struct case_comparison found;
     double *rounded = calloc((size_t)out->count + 1, sizeof *rounded);
     assert_non_null(rounded);
@@ -340,4 +340,43 @@ void judge_graph(evo_context *context, const char *text) {
 
 const char *judge_pick(struct case_random *random, const char *const *words, size_t count) {
     return words[case_random_bits(random) % count];
+}
+
+/* ---- random texts ---- */
+
+static void append(char *text, size_t size, const char *more) {
+    size_t used = strlen(text);
+    assert_true(used + strlen(more) < size);
+    strcpy(text + used, more);
+}
+
+void judge_start(char *text, size_t size, const char *op) {
+    text[0] = '\0';
+    append(text, size, op);
+    append(text, size, "(");
+}
+
+void judge_key(char *text, size_t size, const char *key, const char *value) {
+    if (text[strlen(text) - 1] != '(') append(text, size, ",");
+    append(text, size, key);
+    append(text, size, "=");
+    append(text, size, value);
+}
+
+/* One call a line, since the order in which a call's arguments are evaluated differs between compilers. */
+void judge_common(struct case_random *random, char *text, size_t size) {
+    judge_key(text, size, "dtype", PICK(random, "fp64", "fp32", "bf16", "fp16"));
+    judge_key(text, size, "weights", PICK(random, "fp64", "fp32", "bf16", "fp16", "mixed"));
+    judge_key(text, size, "mask",
+              PICK(random, "none", "random", "fractional", "large", "row", "column", "batch", "all"));
+    judge_key(text, size, "mask_dtype", PICK(random, "fp64", "fp32", "bf16", "fp16", "uint8"));
+    judge_key(text, size, "input", PICK(random, "normal", "normal", "shifted", "cauchy", "constant", "nan", "inf"));
+    judge_key(text, size, "layout",
+              PICK(random, "contiguous", "padded", "offset", "transposed", "broadcast", "negative", "slice"));
+    judge_key(text, size, "weight_layout",
+              PICK(random, "contiguous", "transposed", "halves", "halves_transposed", "interleaved", "padded"));
+}
+
+void judge_end(char *text, size_t size) {
+    append(text, size, ")");
 }

@@ -41,9 +41,15 @@ void judge_graph(evo_context *context, const char *text);
 
 /* One of `count` words by random. */
 const char *judge_pick(struct case_random *random, const char *const *words, size_t count);
-#define PICK(random, ...)                                                                                     \
-    judge_pick((random), (const char *const[]){ __VA_ARGS__ },                                                \
+#define PICK(random, ...)                                                                                              \
+    judge_pick((random), (const char *const[]){ __VA_ARGS__ },                                                         \
                sizeof((const char *const[]){ __VA_ARGS__ }) / sizeof(const char *))
+
+/* Puts a case's text together: "op(", "key=value" for each, types, masks, inputs and layouts by random, ")". */
+void judge_start(char *text, size_t size, const char *op);
+void judge_key(char *text, size_t size, const char *key, const char *value);
+void judge_common(struct case_random *random, char *text, size_t size);
+void judge_end(char *text, size_t size);
 
 /* Group setup and teardown: one context for all tests of a program. */
 extern evo_context *judge_context;

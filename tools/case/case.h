@@ -401,7 +401,7 @@ struct case_bound {
 };
 
 /** The errors allowed against the fp64 reference on the same stored inputs (docs/numerics.md has the reasons). */
-struct case_bound case_bounds(evo_compute compute, evo_dtype output, bool hard);
+struct case_bound case_bounds(evo_compute compute, const struct case_tensor *out, bool hard);
 /** The errors allowed against expected values of unrounded inputs, as tests/golden/README.md has them. */
 struct case_bound case_golden_bounds(evo_compute compute, evo_dtype output);
 
