@@ -11,6 +11,7 @@
 typedef struct node {
     struct node *next;
     cpu_work run;
+    size_t size;
     max_align_t payload[];
 } node;
 
@@ -44,6 +45,7 @@ evo_status evo_cpu_submit(evo_stream handle, cpu_work run, const void *payload, 
     if (!made) return no_memory("recording a graph");
     made->next = NULL;
     made->run = run;
+    made->size = size;
     memcpy(made->payload, payload, size);
     *recording->end = made;
     recording->end = &made->next;
@@ -172,16 +174,13 @@ evo_status evo_cpu_graph_end(evo_device *device, evo_stream handle, evo_graph *r
     return EVO_OK;
 }
 
-/* A graph launched into a recording stream is one node of the new graph, and must live as long. */
-static void launch_payload(const void *payload) {
-    const graph *launched = *(graph *const *)payload;
-    for (const node *n = launched->first; n; n = n->next) n->run(n->payload);
-}
-
+/* Into a stream that records, its work becomes part of the new graph, which owes the launched one nothing after that. */
 evo_status evo_cpu_graph_launch(evo_device *device, evo_graph handle, evo_stream launched_in) {
     (void)device;
-    graph *launched = handle;
-    return evo_cpu_submit(launched_in, launch_payload, &launched, sizeof launched);
+    evo_status status = EVO_OK;
+    for (const node *n = ((const graph *)handle)->first; n && status == EVO_OK; n = n->next)
+        status = evo_cpu_submit(launched_in, n->run, n->payload, n->size);
+    return status;
 }
 
 evo_status evo_cpu_graph_destroy(evo_device *device, evo_graph handle) {

@@ -327,6 +327,29 @@ static void test_graph_replays(void **state) {
     device_free(context, b);
 }
 
+static void test_graph_in_a_graph(void **state) {
+    evo_stream stream = NULL;
+    evo_graph inner = NULL, outer = NULL;
+    unsigned char *memory = device_alloc(context, 16), first = 0;
+    (void)state;
+    if (strcmp(test_device(), "cpu") != 0) skip(); /* what a GPU's runtime makes of it is the vendor's */
+    OK(evo_stream_create(context, &stream));
+    OK(evo_graph_begin(context, stream));
+    OK(evo_memory_fill(context, memory, 7, 16, stream));
+    OK(evo_graph_end(context, stream, &inner));
+    OK(evo_graph_begin(context, stream));
+    OK(evo_graph_launch(context, inner, stream));
+    OK(evo_graph_end(context, stream, &outer));
+    OK(evo_graph_destroy(context, inner));
+    OK(evo_graph_launch(context, outer, stream));
+    OK(evo_memory_copy(context, &first, memory, 1, stream));
+    OK(evo_stream_synchronize(context, stream));
+    assert_int_equal(first, 7);
+    OK(evo_graph_destroy(context, outer));
+    OK(evo_stream_destroy(context, stream));
+    device_free(context, memory);
+}
+
 static void test_empty_graph(void **state) {
     evo_stream stream = NULL;
     evo_graph graph = NULL;
@@ -393,6 +416,7 @@ int main(void) {
         cmocka_unit_test(test_stream_refusals),
         cmocka_unit_test(test_graph_replays),
         cmocka_unit_test(test_empty_graph),
+        cmocka_unit_test(test_graph_in_a_graph),
         cmocka_unit_test(test_graph_refusals),
     };
     if (test_device_missing()) return TEST_SKIPPED;

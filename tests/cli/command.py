@@ -1,5 +1,6 @@
 # command.py: runs the project's programs for the tests under cli/ and checks how they end. Standard library only.
 # Meson gives the paths: EVO_TEST_EVO, EVO_TEST_COEVOLUTION, EVO_TEST_DATA; the device comes from EVO_TEST_DEVICE.
+import json
 import os
 import shutil
 import subprocess
@@ -59,5 +60,17 @@ class CommandTest(unittest.TestCase):
         return err
 
 
+def device_missing():
+    """Whether evo info knows that the device under test is not there; without evo, the tests will see."""
+    evo = os.environ.get("EVO_TEST_EVO")
+    if DEVICE == "auto" or not evo or not os.path.exists(evo):
+        return False
+    info = json.loads(subprocess.run([evo, "info", "--json"], stdout=subprocess.PIPE, check=True).stdout)
+    return not any(name in (DEVICE, DEVICE + ":0") for name in (device["name"] for device in info["devices"]))
+
+
 def main():
+    if device_missing():
+        print(f"skipped: no device {DEVICE}", file=sys.stderr)
+        sys.exit(SKIPPED)
     unittest.main(verbosity=1)
