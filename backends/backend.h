@@ -26,6 +26,7 @@ typedef struct evo_device {
 /** A checked descriptor: every default resolved (c_out, strides, alignments), all products of sizes known to fit. */
 typedef struct evo_problem {
     evo_op op;
+    bool named; /**< the caller asks for this kernel by name: one that is never the best choice may then take it */
     union {
         evo_opm_desc opm;
         evo_trimul_desc trimul;
@@ -59,6 +60,7 @@ typedef struct evo_form {
     uint32_t pack_layout; /**< names the packed layout and its number types; packs of another id are refused */
     int64_t tuning[8];    /**< the kernel's own numbers */
     void *state;          /**< the kernel's own objects, freed by `release` */
+    const char *detail;   /**< a word more for the log, such as the instruction set, that outlives the plan; or NULL */
 } evo_form;
 
 /** The arguments of one call, by op; weights with their strides resolved. */

@@ -133,6 +133,7 @@ static evo_status choose_kernel(evo_plan *plan) {
     const char *forced = request->kernel ? request->kernel : wanted[0] ? wanted : NULL;
     if (request->kernel) source = "desc->kernel";
 
+    plan->request.problem.named = forced != NULL;
     int count = 0;
     evo_status last = EVO_ERROR_UNSUPPORTED;
     evo_text names = { { 0 }, 0 };
@@ -176,9 +177,11 @@ evo_status evo_plan_build(evo_context *context, const evo_plan_request *request,
     made->request.key.layout = made->form.pack_layout;
     evo_context_keep(context);
     *plan = made;
-    evo_log(context, 1, "evoformer,plan,%s,%s:%s,%s,compute=%s,workspace=%zu,pack=%zu,ms=%.3f", context->device_name,
-            evo_op_name(request->problem.op), made->kernel->name, request->sizes, evo_compute_name(made->form.compute),
-            made->form.workspace_size, made->form.pack_size, evo_clock_ms() - start);
+    const char *detail = made->form.detail;
+    evo_log(context, 1, "evoformer,plan,%s,%s:%s,%s,compute=%s,workspace=%zu,pack=%zu,ms=%.3f%s%s",
+            context->device_name, evo_op_name(request->problem.op), made->kernel->name, request->sizes,
+            evo_compute_name(made->form.compute), made->form.workspace_size, made->form.pack_size,
+            evo_clock_ms() - start, detail ? ",detail=" : "", detail ? detail : "");
     return EVO_OK;
 }
 
