@@ -21,22 +21,46 @@ static evo_status device_info(int index, evo_device_info *info) {
     return EVO_OK;
 }
 
-static evo_status open_device(int index, evo_device **device) {
-    int threads = 0;
+static evo_status choose_threads(int *threads) {
     const char *text = evo_environment("EVO_NUM_THREADS");
-    if (text) {
-        char *end;
-        const long number = strtol(text, &end, 10);
-        if (*end || number < 1 || number > 65536)
-            return evo_fail(
-                EVO_ERROR_INVALID_ARGUMENT,
-                "evo_context_create: the environment's EVO_NUM_THREADS is \"%s\", expected a number from 1 to 65536",
-                text);
-        threads = (int)number;
+    *threads = 0;
+    if (!text) return EVO_OK;
+    char *end;
+    const long number = strtol(text, &end, 10);
+    if (*end || number < 1 || number > 65536)
+        return evo_fail(
+            EVO_ERROR_INVALID_ARGUMENT,
+            "evo_context_create: the environment's EVO_NUM_THREADS is \"%s\", expected a number from 1 to 65536", text);
+    *threads = (int)number;
+    return EVO_OK;
+}
+
+/* EVO_CPU_ISA, else the best instruction set that this machine runs. */
+static evo_status choose_isa(const cpu_isa **isa) {
+    const char *text = evo_environment("EVO_CPU_ISA");
+    evo_text names = { { 0 }, 0 };
+    *isa = NULL;
+    for (int k = 0; !*isa && evo_cpu_isa(k); k++) {
+        if (!evo_cpu_isa_usable(evo_cpu_isa(k))) continue;
+        evo_text_add(&names, "%s\"%s\"", names.length ? ", " : "", evo_cpu_isa(k)->name);
+        if (!text || strcmp(text, evo_cpu_isa(k)->name) == 0) *isa = evo_cpu_isa(k);
     }
+    if (*isa) return EVO_OK;
+    return evo_fail(
+        EVO_ERROR_INVALID_ARGUMENT,
+        "evo_context_create: the environment's EVO_CPU_ISA is \"%s\", expected one that this machine runs: %s", text,
+        names.data);
+}
+
+static evo_status open_device(int index, evo_device **device) {
+    int threads;
+    const cpu_isa *isa;
+    evo_status status = choose_threads(&threads);
+    if (status == EVO_OK) status = choose_isa(&isa);
+    if (status != EVO_OK) return status;
     cpu_device *opened = malloc(sizeof *opened);
     if (!opened) return evo_fail(EVO_ERROR_OUT_OF_MEMORY, "evo_context_create: no host memory");
-    *opened = (cpu_device){ { &evo_backend_cpu, index }, threads };
+    *opened = (cpu_device){ { &evo_backend_cpu, index }, threads, isa };
     *device = &opened->base;
     return EVO_OK;
 }
@@ -51,8 +75,8 @@ int evo_cpu_threads(const evo_device *device) {
 }
 
 /* Every kernel by op, best first. */
-static const evo_kernel *const opm_kernels[] = { &evo_cpu_opm_reference };
-static const evo_kernel *const trimul_kernels[] = { &evo_cpu_trimul_reference };
+static const evo_kernel *const opm_kernels[] = { &evo_cpu_opm_blocked, &evo_cpu_opm_reference };
+static const evo_kernel *const trimul_kernels[] = { &evo_cpu_trimul_blocked, &evo_cpu_trimul_reference };
 
 #define ROW(kernels) { kernels, (int)(sizeof kernels / sizeof *kernels) }
 static const struct {

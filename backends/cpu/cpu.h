@@ -3,11 +3,13 @@
 #define EVO_BACKENDS_CPU_CPU_H
 
 #include "backends/backend.h"
+#include "backends/cpu/blocked/isa.h"
 #include "src/number.h"
 
 typedef struct cpu_device {
     evo_device base;
-    int threads; /* EVO_NUM_THREADS; 0: what OpenMP would use */
+    int threads;        /* EVO_NUM_THREADS; 0: what OpenMP would use, within what the system allows */
+    const cpu_isa *isa; /* of the blocked kernels: EVO_CPU_ISA, else the best that runs */
 } cpu_device;
 
 /** Threads that a parallel region of this device may use now. */
@@ -34,6 +36,8 @@ evo_status evo_cpu_graph_end(evo_device *device, evo_stream stream, evo_graph *g
 evo_status evo_cpu_graph_launch(evo_device *device, evo_graph graph, evo_stream stream);
 evo_status evo_cpu_graph_destroy(evo_device *device, evo_graph graph);
 
+extern const evo_kernel evo_cpu_opm_blocked;
+extern const evo_kernel evo_cpu_trimul_blocked;
 extern const evo_kernel evo_cpu_opm_reference;
 extern const evo_kernel evo_cpu_trimul_reference;
 

@@ -142,9 +142,9 @@ static evo_status outer(const evo_call *call, const evo_tile *tile) {
 
 static bool supports(const evo_device *device, const evo_problem *problem, evo_text *why) {
     (void)device;
-    (void)problem;
-    (void)why;
-    return true;
+    const evo_opm_desc *d = &problem->desc.opm;
+    const evo_tensor *const tensors[] = { &d->m, &d->residual, &d->out };
+    return evo_reference_supports(problem, d->compute, tensors, 3, why);
 }
 
 /* Tiles of rows and columns shrink by halves, then the threads, until a and b fit the limit. */

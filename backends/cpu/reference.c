@@ -3,6 +3,15 @@
 
 #include <omp.h>
 
+bool evo_reference_supports(const evo_problem *problem, evo_compute compute, const evo_tensor *const *tensors,
+                            int count, evo_text *why) {
+    bool taken = problem->named || compute == EVO_COMPUTE_FP64;
+    for (int t = 0; t < count; t++) taken |= tensors[t]->dtype == EVO_FP64;
+    if (!taken)
+        evo_text_add(why, "is for checking: without fp64 in the descriptor it runs only if it is asked for by name");
+    return taken;
+}
+
 double *evo_reference_take(double **next, int64_t count) {
     double *taken = *next;
     *next += count;

@@ -19,6 +19,10 @@ enum {
     EVO_REFERENCE_SCRATCH = 1
 };
 
+/** Takes fp64, which no other kernel computes, and all else if asked for by name: it is hundreds of times slower. */
+bool evo_reference_supports(const evo_problem *problem, evo_compute compute, const evo_tensor *const *tensors,
+                            int count, evo_text *why);
+
 /** Takes `count` doubles from a packed buffer, or from nothing to measure it. */
 double *evo_reference_take(double **next, int64_t count);
 

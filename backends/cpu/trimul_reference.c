@@ -170,9 +170,9 @@ static evo_status finish(const evo_call *call, const evo_tile *tile) {
 
 static bool supports(const evo_device *device, const evo_problem *problem, evo_text *why) {
     (void)device;
-    (void)problem;
-    (void)why;
-    return true;
+    const evo_trimul_desc *d = &problem->desc.trimul;
+    const evo_tensor *const tensors[] = { &d->z, &d->residual, &d->out };
+    return evo_reference_supports(problem, d->compute, tensors, 3, why);
 }
 
 static int64_t workspace_bytes(const evo_trimul_desc *d, int64_t rows, int64_t channels, int64_t threads,

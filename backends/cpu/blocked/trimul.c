@@ -1,0 +1,318 @@
+/*
+ * trimul.c: the triangle multiplication in three passes over cache-sized tiles. `project` makes a and b channel-first, in
+ * panels of lanes: [channel][panel of i or j][k][lane], so that `contract` reads both as they lie. A lane is the index
+ * that stays (i of a, j of b), one pass over z serving both sides. t is [channel][i][j].
+ */
+#include "backends/cpu/blocked/blocked.h"
+
+enum {
+    PROJECT_CHANNELS = 16, /* of a and b at a time: their sums stay in the first cache */
+    FINISH_CHANNELS = 32,  /* of the output */
+    CONTRACT_ROWS = 96,    /* of t, and columns, between which a block of a and one of b stay in the second cache */
+    CONTRACT_COLUMNS = 384
+};
+
+/* The packed weights; `sides` has a's projection and gate, b's projection and gate in turn, as gate_sides wants them. */
+typedef struct weights {
+    float *norm_in_weight, *norm_in_bias;
+    float *sides, *sides_bias; /* left operand of 4 c rows, c_z deep */
+    float *norm_out_weight, *norm_out_bias;
+    float *out, *out_bias;           /* c_out rows, c deep */
+    float *out_gate, *out_gate_bias; /* c_out rows, c_z deep */
+} weights;
+
+static weights map_weights(const evo_trimul_desc *d, const cpu_isa *isa, cpu_parts *parts) {
+    const int64_t sides = evo_blocked_round(4 * d->c, isa->rows), outs = evo_blocked_round(d->c_out, isa->rows);
+    weights w;
+    w.norm_in_weight = evo_blocked_take(parts, d->c_z);
+    w.norm_in_bias = evo_blocked_take(parts, d->c_z);
+    w.sides = evo_blocked_take(parts, sides * d->c_z);
+    w.sides_bias = evo_blocked_take(parts, 4 * d->c);
+    w.norm_out_weight = evo_blocked_take(parts, d->c);
+    w.norm_out_bias = evo_blocked_take(parts, d->c);
+    w.out = evo_blocked_take(parts, outs * d->c);
+    w.out_bias = evo_blocked_take(parts, d->c_out);
+    w.out_gate = evo_blocked_take(parts, outs * d->c_z);
+    w.out_gate_bias = evo_blocked_take(parts, d->c_out);
+    return w;
+}
+
+static evo_status pack(const evo_call *call, const evo_tile *tile) {
+    (void)tile;
+    const evo_trimul_desc *d = &call->problem->desc.trimul;
+    const evo_trimul_weights *from = &call->args.trimul_weights;
+    const cpu_isa *isa = evo_blocked_isa(call);
+    cpu_parts parts = { call->pack, 0 };
+    const weights to = map_weights(d, isa, &parts);
+    const evo_weight *const sides[] = { &from->a_proj_weight, &from->a_gate_weight, &from->b_proj_weight,
+                                        &from->b_gate_weight };
+    const evo_weight *const biases[] = { &from->a_proj_bias, &from->a_gate_bias, &from->b_proj_bias,
+                                         &from->b_gate_bias };
+    memset(call->pack, 0, call->form->pack_size);
+    for (int s = 0; s < 4; s++) {
+        evo_blocked_pack_matrix(sides[s], d->c, d->c_z, isa->rows, s, 4, to.sides);
+        evo_blocked_pack_vector(biases[s], d->c, s, 4, to.sides_bias);
+    }
+    evo_blocked_pack_vector(&from->norm_in_weight, d->c_z, 0, 1, to.norm_in_weight);
+    evo_blocked_pack_vector(&from->norm_in_bias, d->c_z, 0, 1, to.norm_in_bias);
+    evo_blocked_pack_vector(&from->norm_out_weight, d->c, 0, 1, to.norm_out_weight);
+    evo_blocked_pack_vector(&from->norm_out_bias, d->c, 0, 1, to.norm_out_bias);
+    evo_blocked_pack_matrix(&from->out_weight, d->c_out, d->c, isa->rows, 0, 1, to.out);
+    evo_blocked_pack_vector(&from->out_bias, d->c_out, 0, 1, to.out_bias);
+    evo_blocked_pack_matrix(&from->out_gate_weight, d->c_out, d->c_z, isa->rows, 0, 1, to.out_gate);
+    evo_blocked_pack_vector(&from->out_gate_bias, d->c_out, 0, 1, to.out_gate_bias);
+    return EVO_OK;
+}
+
+/* How the workspace's buffers lie: strides in floats. A line more a channel keeps channels out of each other's cache sets. */
+typedef struct shape {
+    int64_t panels;             /* of lanes along N */
+    int64_t side;               /* from a channel of a or b to the next */
+    int64_t t_pitch, t_channel; /* from a row of t to the next, from a channel to the next */
+} shape;
+
+static shape find_shape(const evo_trimul_desc *d, const cpu_isa *isa, int64_t rows) {
+    shape s;
+    s.panels = (d->n + isa->lanes - 1) / isa->lanes;
+    s.side = evo_blocked_round(s.panels * d->n * isa->lanes, EVO_BLOCKED_LINE) + EVO_BLOCKED_LINE;
+    s.t_pitch = evo_blocked_round(s.panels * isa->lanes, EVO_BLOCKED_LINE);
+    s.t_channel = rows * s.t_pitch + EVO_BLOCKED_LINE;
+    return s;
+}
+
+/* All that the stages' inner functions need. */
+typedef struct work {
+    const evo_call *call;
+    const evo_trimul_desc *d;
+    const cpu_isa *isa;
+    const evo_tile *tile;
+    weights w;
+    shape shape;
+    float *a, *b, *t;
+} work;
+
+static work begin(const evo_call *call, const evo_tile *tile) {
+    work k = { .call = call, .d = &call->problem->desc.trimul, .isa = evo_blocked_isa(call), .tile = tile };
+    cpu_parts parts = { call->pack, 0 };
+    const evo_schedule *schedule = &call->form->schedule;
+    k.w = map_weights(k.d, k.isa, &parts);
+    k.shape = find_shape(k.d, k.isa, schedule->rows);
+    k.a = evo_blocked_buffers(call);
+    k.b = k.a + schedule->channels * k.shape.side;
+    k.t = k.b + schedule->channels * k.shape.side;
+    return k;
+}
+
+static int64_t position(const evo_tensor *layout, int64_t b, int64_t i, int64_t j) {
+    return b * layout->strides[0] + i * layout->strides[1] + j * layout->strides[2];
+}
+
+static int lanes_from(const work *k, int64_t first) {
+    return (int)evo_blocked_least(k->isa->lanes, k->d->n - first);
+}
+
+static cpu_operand packed_rows(const work *k, const float *data, int64_t depth, int64_t first) {
+    const int64_t rows = k->isa->rows;
+    return (cpu_operand){ data + first * depth, rows, rows, rows * depth };
+}
+
+/* --- project ----------------------------------------------------------------------------------- */
+
+/* Where lane 0 of a panel of positions lies: (i, k) of a tensor for outgoing edges, (k, i) for incoming ones. */
+static int64_t first_lane(const work *k, const evo_tensor *layout, int64_t lane, int64_t sum_index) {
+    const int64_t b = k->tile->batch.begin;
+    return k->d->direction == EVO_OUTGOING ? position(layout, b, lane, sum_index)
+                                           : position(layout, b, sum_index, lane);
+}
+
+/* a and b of the tile's channels at one panel of positions. */
+static void project_panel(const work *k, int64_t panel, int64_t sum_index) {
+    const evo_trimul_desc *d = k->d;
+    const int lanes = k->isa->lanes, along = d->direction == EVO_OUTGOING ? 1 : 2;
+    const int64_t first = panel * lanes;
+    cpu_parts parts = evo_blocked_scratch(k->call);
+    float *x = evo_blocked_take(&parts, d->c_z * lanes), *buffer = evo_blocked_take(&parts, d->c_z * lanes);
+    float *sums = evo_blocked_take(&parts, 4 * PROJECT_CHANNELS * lanes), *mask = evo_blocked_take(&parts, lanes);
+    const cpu_rows rows = { k->call->args.trimul.z, d->z.dtype,      first_lane(k, &d->z, first, sum_index),
+                            d->z.strides[along],    d->z.strides[3], lanes_from(k, first) };
+    evo_blocked_mask(&d->mask, k->call->args.trimul.mask, first_lane(k, &d->mask, first, sum_index),
+                     d->mask.strides[along], rows.count, lanes, mask);
+    k->isa->read(&rows, d->c_z, buffer, x);
+    k->isa->normalise(x, lanes, d->c_z, (float)d->layer_norm_eps, k->w.norm_in_weight, k->w.norm_in_bias, x);
+    const int64_t begin = k->tile->channels.begin, end = k->tile->channels.end;
+    for (int64_t h = begin; h < end; h += PROJECT_CHANNELS) {
+        const int64_t channels = evo_blocked_least(PROJECT_CHANNELS, end - h);
+        const int64_t at = (h - begin) * k->shape.side + (panel * d->n + sum_index) * lanes;
+        const cpu_product product = {
+            4 * channels, d->c_z, rows.count, false, packed_rows(k, k->w.sides, d->c_z, 4 * h), x, sums, lanes
+        };
+        k->isa->multiply(&product);
+        k->isa->gate_sides(sums, channels, k->w.sides_bias + 4 * h, mask, k->a + at, k->b + at, k->shape.side);
+    }
+}
+
+/* A task is a panel at several k: whole cache lines of a and b, whatever the number of lanes. */
+static evo_status project(const evo_call *call, const evo_tile *tile) {
+    const work k = begin(call, tile);
+    const int threads = evo_blocked_threads(call);
+    const int64_t step = k.shape.panels * k.d->n >= 32 * threads ? 8 : 2, steps = (k.d->n + step - 1) / step;
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
+    for (int64_t panel = 0; panel < k.shape.panels; panel++)
+        for (int64_t s = 0; s < steps; s++)
+            for (int64_t i = s * step; i < evo_blocked_least((s + 1) * step, k.d->n); i++) project_panel(&k, panel, i);
+    return EVO_OK;
+}
+
+/* --- contract ---------------------------------------------------------------------------------- */
+
+/* A block of rows and columns of one channel of t. */
+static void contract_block(const work *k, int64_t channel, evo_range rows, evo_range cols) {
+    const int64_t lanes = k->isa->lanes, n = k->d->n, panel = lanes * n;
+    const float *a = k->a + (channel - k->tile->channels.begin) * k->shape.side;
+    const float *b = k->b + (channel - k->tile->channels.begin) * k->shape.side;
+    float *t = k->t + channel * k->shape.t_channel;
+    for (int64_t j = cols.begin; j < cols.end; j += lanes)
+        for (int64_t i = rows.begin; i < rows.end; i += lanes) {
+            const cpu_product product = { evo_blocked_least(lanes, rows.end - i),
+                                          n,
+                                          lanes_from(k, j),
+                                          false,
+                                          { a + i / lanes * panel, lanes, lanes, panel },
+                                          b + j / lanes * panel,
+                                          t + (i - k->tile->rows.begin) * k->shape.t_pitch + j,
+                                          k->shape.t_pitch };
+            k->isa->multiply(&product);
+        }
+}
+
+static evo_status contract(const evo_call *call, const evo_tile *tile) {
+    const work k = begin(call, tile);
+    const int64_t lanes = k.isa->lanes, height = evo_blocked_round(CONTRACT_ROWS, lanes),
+                  width = evo_blocked_round(CONTRACT_COLUMNS, lanes);
+#pragma omp parallel for collapse(3) schedule(static) num_threads(evo_blocked_threads(call))
+    for (int64_t h = tile->channels.begin; h < tile->channels.end; h++)
+        for (int64_t i = tile->rows.begin; i < tile->rows.end; i += height)
+            for (int64_t j = 0; j < k.d->n; j += width)
+                contract_block(&k, h, (evo_range){ i, evo_blocked_least(i + height, tile->rows.end) },
+                               (evo_range){ j, evo_blocked_least(j + width, k.d->n) });
+    return EVO_OK;
+}
+
+/* --- finish ------------------------------------------------------------------------------------ */
+
+static cpu_rows panel_rows(const work *k, const evo_tensor *layout, const void *data, int64_t i, int64_t j) {
+    return (cpu_rows){ data,
+                       layout->dtype,
+                       position(layout, k->tile->batch.begin, i, j),
+                       layout->strides[2],
+                       layout->strides[3],
+                       lanes_from(k, j) };
+}
+
+static void finish_panel(const work *k, int64_t i, int64_t j) {
+    const evo_trimul_desc *d = k->d;
+    const evo_trimul_args *args = &k->call->args.trimul;
+    const int lanes = k->isa->lanes;
+    cpu_parts parts = evo_blocked_scratch(k->call);
+    float *x = evo_blocked_take(&parts, d->c_z * lanes), *normed = evo_blocked_take(&parts, d->c * lanes);
+    float *gate = evo_blocked_take(&parts, FINISH_CHANNELS * lanes),
+          *y = evo_blocked_take(&parts, FINISH_CHANNELS * lanes);
+    float *buffer = evo_blocked_take(&parts, 0);
+    const cpu_rows z = panel_rows(k, &d->z, args->z, i, j);
+    k->isa->read(&z, d->c_z, buffer, x);
+    if (d->gate_input == EVO_GATE_NORMED)
+        k->isa->normalise(x, lanes, d->c_z, (float)d->layer_norm_eps, k->w.norm_in_weight, k->w.norm_in_bias, x);
+    k->isa->normalise(k->t + (i - k->tile->rows.begin) * k->shape.t_pitch + j, k->shape.t_channel, d->c,
+                      (float)d->layer_norm_eps, k->w.norm_out_weight, k->w.norm_out_bias, normed);
+    cpu_rows residual = panel_rows(k, &d->residual, args->residual, i, j),
+             out = panel_rows(k, &d->out, args->out, i, j);
+    for (int64_t q = 0; q < d->c_out; q += FINISH_CHANNELS) {
+        const int64_t channels = evo_blocked_least(FINISH_CHANNELS, d->c_out - q);
+        const cpu_product gates = { channels, d->c_z, z.count, false, packed_rows(k, k->w.out_gate, d->c_z, q),
+                                    x,        gate,   lanes };
+        const cpu_product outputs = { channels, d->c, z.count, false, packed_rows(k, k->w.out, d->c, q),
+                                      normed,   y,    lanes };
+        k->isa->multiply(&gates);
+        k->isa->multiply(&outputs);
+        k->isa->gate_output(gate, channels, k->w.out_gate_bias + q, k->w.out_bias + q, y);
+        k->isa->write(y, channels, &residual, &out, buffer);
+        residual.offset += channels * residual.channel;
+        out.offset += channels * out.channel;
+    }
+}
+
+static evo_status finish(const evo_call *call, const evo_tile *tile) {
+    const work k = begin(call, tile);
+#pragma omp parallel for collapse(2) schedule(static) num_threads(evo_blocked_threads(call))
+    for (int64_t i = tile->rows.begin; i < tile->rows.end; i++)
+        for (int64_t panel = 0; panel < k.shape.panels; panel++) finish_panel(&k, i, panel * k.isa->lanes);
+    return EVO_OK;
+}
+
+/* --- plan -------------------------------------------------------------------------------------- */
+
+static bool supports(const evo_device *device, const evo_problem *problem, evo_text *why) {
+    (void)device;
+    const evo_trimul_desc *d = &problem->desc.trimul;
+    const evo_tensor *const tensors[] = { &d->z, &d->residual, &d->out };
+    return evo_blocked_supports(d->compute, tensors, 3, why);
+}
+
+static int64_t scratch_floats(const evo_trimul_desc *d, const cpu_isa *isa) {
+    const int64_t lanes = isa->lanes, widest = d->c_z > FINISH_CHANNELS ? d->c_z : FINISH_CHANNELS;
+    const int64_t project = 2 * d->c_z + 4 * PROJECT_CHANNELS + 1;
+    const int64_t finish = d->c_z + d->c + 2 * FINISH_CHANNELS + widest + 1;
+    return evo_blocked_round((project > finish ? project : finish) * lanes + 6 * EVO_BLOCKED_LINE + widest, 1024);
+}
+
+static int64_t workspace_bytes(const evo_trimul_desc *d, const cpu_isa *isa, int64_t rows, int64_t channels,
+                               int64_t threads) {
+    const int64_t pitch = d->n + 2 * isa->lanes;
+    if (evo_product(pitch, pitch, d->c + channels + 1, 64) < 0) return INT64_MAX; /* more than any buffer below */
+    const shape s = find_shape(d, isa, rows);
+    return evo_blocked_bytes(2 * channels * s.side + d->c * s.t_channel, threads, scratch_floats(d, isa));
+}
+
+/* Halves a number of rows or channels, kept to whole panels of `multiple`. */
+static int64_t halve(int64_t count, int64_t multiple) {
+    return evo_blocked_least(evo_blocked_round((count + 1) / 2, multiple), count);
+}
+
+/*
+ * Under a limit: t for fewer rows (no work is done twice); else with all rows fewer channels of a and b (LayerNorm is
+ * repeated a group); else both, which projects each group again for each block of rows, and so must not be where the
+ * output overwrites z; last, one thread.
+ */
+static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
+    const evo_trimul_desc *d = &problem->desc.trimul;
+    const cpu_isa *isa = ((const cpu_device *)device)->isa;
+    const int64_t limit =
+        d->workspace_limit && d->workspace_limit < INT64_MAX ? (int64_t)d->workspace_limit : INT64_MAX - 1;
+    int64_t rows = d->n, channels = d->c, threads = evo_cpu_threads(device);
+#define TOO_LARGE (workspace_bytes(d, isa, rows, channels, threads) > limit)
+    while (TOO_LARGE && halve(rows, isa->lanes) < rows) rows = halve(rows, isa->lanes);
+    if (TOO_LARGE) rows = d->n;
+    while (TOO_LARGE && halve(channels, 2) < channels) channels = halve(channels, 2);
+    while (TOO_LARGE && !(d->alias & EVO_ALIAS_INPUT) && halve(rows, isa->lanes) < rows) rows = halve(rows, isa->lanes);
+    if (TOO_LARGE) threads = 1;
+#undef TOO_LARGE
+    const int64_t bytes = workspace_bytes(d, isa, rows, channels, threads);
+    const evo_status status =
+        evo_blocked_settle(device, form, d->compute, bytes, threads, scratch_floats(d, isa), d->workspace_limit);
+    if (status != EVO_OK) return status;
+    cpu_parts parts = { NULL, 0 };
+    map_weights(d, isa, &parts);
+    form->pack_size = (size_t)parts.taken * sizeof(float);
+    form->schedule = (evo_schedule){ 1, rows > 0 ? rows : 1, d->n, channels };
+    return EVO_OK;
+}
+
+const evo_kernel evo_cpu_trimul_blocked = {
+    .name = "blocked",
+    .supports = supports,
+    .plan = plan,
+    .stage = { [EVO_STAGE_PACK] = pack,
+               [EVO_STAGE_TRIMUL_PROJECT] = project,
+               [EVO_STAGE_TRIMUL_CONTRACT] = contract,
+               [EVO_STAGE_TRIMUL_FINISH] = finish },
+};

@@ -1,0 +1,284 @@
+/*
+ * vector.c: the blocked kernels' work on panels (isa.h), compiled once for each instruction set. The build defines
+ * EVO_VECTOR_WIDTH (floats in a vector), EVO_VECTORS (vectors in a panel's row), EVO_ROWS (rows of the register tile:
+ * 4 or 8), EVO_ISA (the table's suffix) and EVO_ISA_NAME.
+ */
+#include "backends/cpu/blocked/isa.h"
+
+#include <math.h>
+
+#include "backends/cpu/blocked/vector.h"
+#include "src/number.h"
+
+enum {
+    LANES = EVO_VECTORS * EVO_VECTOR_WIDTH,
+    ROWS = EVO_ROWS
+};
+
+/* --- Products ---------------------------------------------------------------------------------- */
+
+#if EVO_ROWS == 4
+#define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3)
+#else
+#define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
+#endif
+
+/* One row of the register tile: up to three vectors, named, as compilers keep names in registers and arrays not always. */
+#define CLEAR_ROW(r) vec c##r##0 = { 0 }, c##r##1 = { 0 }, c##r##2 = { 0 };
+#define ADD_ROW(r)                        \
+    {                                     \
+        const float factor = a[r];        \
+        c##r##0 += b0 * factor;           \
+        if (vectors > 1) c##r##1 += b1 * factor; \
+        if (vectors > 2) c##r##2 += b2 * factor; \
+    }
+#define STORE_ROW(r)                                                                     \
+    if (r < rows) {                                                                      \
+        store_sum(c + r * c_stride, c##r##0, add);                                       \
+        if (vectors > 1) store_sum(c + r * c_stride + WIDTH, c##r##1, add);              \
+        if (vectors > 2) store_sum(c + r * c_stride + 2 * WIDTH, c##r##2, add);          \
+    }
+
+INLINE void store_sum(float *c, vec sum, bool add) {
+    vec_store(c, add ? vec_load(c) + sum : sum);
+}
+
+/* ROWS x (vectors * WIDTH) sums of `depth` terms, in registers; the first `rows` are stored or added to c. */
+INLINE void multiply_tile(int vectors, int64_t rows, int64_t depth, const float *restrict a, int64_t a_stride,
+                          const float *restrict b, float *restrict c, int64_t c_stride, bool add) {
+    EACH_ROW(CLEAR_ROW)
+    for (int64_t k = 0; k < depth; k++, a += a_stride, b += LANES) {
+        const vec b0 = vec_load(b);
+        const vec b1 = vectors > 1 ? vec_load(b + WIDTH) : b0, b2 = vectors > 2 ? vec_load(b + 2 * WIDTH) : b0;
+        EACH_ROW(ADD_ROW)
+    }
+    EACH_ROW(STORE_ROW)
+}
+
+INLINE void multiply_vectors(const cpu_product *p, int vectors) {
+    int64_t k = 0;
+    do {
+        const int64_t depth = p->depth - k < EVO_CPU_DEPTH ? p->depth - k : EVO_CPU_DEPTH;
+        const bool add = p->add || k > 0;
+        for (int64_t row = 0; row < p->rows; row += ROWS)
+            multiply_tile(vectors, p->rows - row, depth,
+                          p->a.data + row / p->a.panel * p->a.panel_stride + row % p->a.panel + k * p->a.depth_stride,
+                          p->a.depth_stride, p->b + k * LANES, p->c + row * p->c_stride, p->c_stride, add);
+        k += depth;
+    } while (k < p->depth);
+}
+
+static void multiply(const cpu_product *p) {
+    if (p->count > 2 * WIDTH && EVO_VECTORS > 2)
+        multiply_vectors(p, 3);
+    else if (p->count > WIDTH)
+        multiply_vectors(p, 2);
+    else
+        multiply_vectors(p, 1);
+}
+
+/* --- Moving data ------------------------------------------------------------------------------- */
+
+typedef float quad __attribute__((vector_size(16)));
+
+INLINE quad quad_load(const float *p) {
+    quad q;
+    memcpy(&q, p, sizeof q);
+    return q;
+}
+
+/* 4 x 4 numbers: to[column][row] = from[row][column]. */
+INLINE void transpose_block(const float *from, int64_t from_stride, float *to, int64_t to_stride) {
+    const quad r0 = quad_load(from), r1 = quad_load(from + from_stride), r2 = quad_load(from + 2 * from_stride),
+               r3 = quad_load(from + 3 * from_stride);
+    const quad low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5),
+               high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+    const quad low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5),
+               high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+    const quad column[4] = { __builtin_shufflevector(low01, low23, 0, 1, 4, 5),
+                             __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
+                             __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
+                             __builtin_shufflevector(high01, high23, 2, 3, 6, 7) };
+    for (int c = 0; c < 4; c++) memcpy(to + c * to_stride, &column[c], sizeof column[c]);
+}
+
+static void transpose(const float *from, int64_t from_stride, int64_t rows, int64_t columns, float *to,
+                      int64_t to_stride) {
+    const int64_t whole_rows = rows & ~INT64_C(3), whole_columns = columns & ~INT64_C(3);
+    for (int64_t row = 0; row < whole_rows; row += 4)
+        for (int64_t column = 0; column < whole_columns; column += 4)
+            transpose_block(from + row * from_stride + column, from_stride, to + column * to_stride + row, to_stride);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t column = row < whole_rows ? whole_columns : 0; column < columns; column++)
+            to[column * to_stride + row] = from[row * from_stride + column];
+}
+
+/* `count` numbers of a tensor from element `first` on, `stride` apart, as floats. */
+static void read_row(const void *data, evo_dtype dtype, int64_t first, int64_t stride, int64_t count, float *to) {
+    int64_t k = 0;
+    if (stride == 1 && dtype == EVO_FP32) {
+        memcpy(to, (const float *)data + first, (size_t)count * sizeof *to);
+        return;
+    }
+    if (stride == 1 && dtype == EVO_BF16)
+        for (; k + WIDTH <= count; k += WIDTH) vec_store(to + k, vec_load_bf16((const uint16_t *)data + first + k));
+    if (stride == 1 && dtype == EVO_FP16)
+        for (; k + WIDTH <= count; k += WIDTH) vec_store(to + k, vec_load_fp16((const uint16_t *)data + first + k));
+    for (; k < count; k++) to[k] = (float)evo_load(data, dtype, first + k * stride);
+}
+
+static void write_row(const float *from, int64_t count, void *data, evo_dtype dtype, int64_t first, int64_t stride) {
+    int64_t k = 0;
+    if (stride == 1 && dtype == EVO_FP32) {
+        memcpy((float *)data + first, from, (size_t)count * sizeof *from);
+        return;
+    }
+    if (stride == 1 && dtype == EVO_BF16)
+        for (; k + WIDTH <= count; k += WIDTH) vec_store_bf16((uint16_t *)data + first + k, vec_load(from + k));
+    if (stride == 1 && dtype == EVO_FP16)
+        for (; k + WIDTH <= count; k += WIDTH) vec_store_fp16((uint16_t *)data + first + k, vec_load(from + k));
+    for (; k < count; k++) evo_store(data, dtype, first + k * stride, (double)from[k]);
+}
+
+static void read_panel(const cpu_rows *from, int64_t channels, float *buffer, float *panel) {
+    const float *rows = buffer;
+    int64_t stride = channels;
+    if (from->dtype == EVO_FP32 && from->channel == 1) {
+        rows = (const float *)from->data + from->offset;
+        stride = from->lane;
+    } else {
+        for (int l = 0; l < from->count; l++)
+            read_row(from->data, from->dtype, from->offset + l * from->lane, from->channel, channels,
+                     buffer + l * channels);
+    }
+    transpose(rows, stride, from->count, channels, panel, LANES);
+    for (int64_t k = 0; k < channels && from->count < LANES; k++)
+        for (int l = from->count; l < LANES; l++) panel[k * LANES + l] = 0.0f;
+}
+
+static void write_panel(const float *panel, int64_t channels, const cpu_rows *residual, const cpu_rows *to,
+                        float *buffer) {
+    if (to->dtype == EVO_FP32 && to->channel == 1 && !residual->data) {
+        transpose(panel, LANES, channels, to->count, (float *)to->data + to->offset, to->lane);
+        return;
+    }
+    float *added = buffer + LANES * channels;
+    transpose(panel, LANES, channels, to->count, buffer, channels);
+    for (int l = 0; l < to->count; l++) {
+        float *row = buffer + l * channels;
+        if (residual->data) {
+            read_row(residual->data, residual->dtype, residual->offset + l * residual->lane, residual->channel,
+                     channels, added);
+            for (int64_t k = 0; k < channels; k++) row[k] += added[k];
+        }
+        write_row(row, channels, (void *)to->data, to->dtype, to->offset + l * to->lane, to->channel);
+    }
+}
+
+/* --- Arithmetic on panels ---------------------------------------------------------------------- */
+
+/*
+ * The mean, then the mean of the differences, which takes out what the first one's rounding left: without it, four digits
+ * are lost where the mean is large against the spread (docs/ops.md). Four partial sums a vector, for speed and accuracy.
+ */
+INLINE vec sum_columns(const float *from, int64_t stride, int64_t channels) {
+    vec sum[4] = { { 0 } };
+    int64_t k = 0;
+    for (; k + 4 <= channels; k += 4)
+        for (int part = 0; part < 4; part++) sum[part] += vec_load(from + (k + part) * stride);
+    for (; k < channels; k++) sum[0] += vec_load(from + k * stride);
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* to = from - mean, and the columns' sum of that or of its squares. */
+INLINE vec centre_columns(const float *from, int64_t stride, int64_t channels, vec mean, bool squared, float *to) {
+    vec sum[4] = { { 0 } };
+    for (int64_t k = 0; k < channels; k++) {
+        const vec difference = vec_load(from + k * stride) - mean;
+        vec_store(to + k * LANES, difference);
+        sum[k & 3] += squared ? difference * difference : difference;
+    }
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+INLINE vec reciprocal_root(vec v) {
+    float x[WIDTH];
+    vec_store(x, v);
+    for (int l = 0; l < WIDTH; l++) x[l] = 1.0f / sqrtf(x[l]);
+    return vec_load(x);
+}
+
+static void normalise(const float *from, int64_t stride, int64_t channels, float eps, const float *weight,
+                      const float *bias, float *panel) {
+    const float count = (float)channels;
+    for (int v = 0; v < LANES; v += WIDTH) {
+        const vec mean = sum_columns(from + v, stride, channels) / count;
+        const vec rest = centre_columns(from + v, stride, channels, mean, false, panel + v) / count;
+        const vec variance = centre_columns(panel + v, LANES, channels, rest, true, panel + v) / count;
+        const vec scale = reciprocal_root(variance + eps);
+        for (int64_t k = 0; k < channels; k++) {
+            float *at = panel + k * LANES + v;
+            vec_store(at, vec_load(at) * scale * weight[k] + bias[k]);
+        }
+    }
+}
+
+INLINE vec gated(const float *sums, const float *bias) {
+    return (vec_load(sums) + bias[0]) * vec_sigmoid(vec_load(sums + LANES) + bias[1]);
+}
+
+static void gate_sides(const float *sums, int64_t channels, const float *bias, const float *mask, float *a, float *b,
+                       int64_t stride) {
+    for (int64_t h = 0; h < channels; h++, sums += 4 * LANES, bias += 4, a += stride, b += stride)
+        for (int v = 0; v < LANES; v += WIDTH) {
+            vec_store(a + v, vec_load(mask + v) * gated(sums + v, bias));
+            vec_store(b + v, vec_load(mask + v) * gated(sums + 2 * LANES + v, bias + 2));
+        }
+}
+
+static void gate_output(const float *gate, int64_t channels, const float *gate_bias, const float *bias, float *y) {
+    for (int64_t q = 0; q < channels; q++, gate += LANES, y += LANES)
+        for (int v = 0; v < LANES; v += WIDTH)
+            vec_store(y + v, vec_sigmoid(vec_load(gate + v) + gate_bias[q]) * (vec_load(y + v) + bias[q]));
+}
+
+static void mask_side(const float *sums, int64_t channels, const float *bias, const float *mask, float *side,
+                      int64_t stride) {
+    for (int64_t h = 0; h < channels; h++, sums += LANES, side += stride)
+        for (int v = 0; v < LANES; v += WIDTH) vec_store(side + v, vec_load(mask + v) * (vec_load(sums + v) + bias[h]));
+}
+
+static void divide(float *z, int64_t channels, const float *bias, const float *n, bool bias_divided) {
+    for (int64_t q = 0; q < channels; q++, z += LANES)
+        for (int v = 0; v < LANES; v += WIDTH) {
+            const vec sum = vec_load(z + v), count = vec_load(n + v);
+            vec_store(z + v, bias_divided ? (sum + bias[q]) / count : sum / count + bias[q]);
+        }
+}
+
+static void exponentials(const float *x, int64_t count, float *exponential, float *sigmoid) {
+    for (int64_t k = 0; k + WIDTH <= count; k += WIDTH) {
+        vec_store(exponential + k, vec_exp(vec_load(x + k)));
+        vec_store(sigmoid + k, vec_sigmoid(vec_load(x + k)));
+    }
+}
+
+#define PASTE_(a, b) a##b
+#define PASTE(a, b) PASTE_(a, b)
+
+extern const cpu_isa PASTE(evo_cpu_isa_, EVO_ISA);
+const cpu_isa PASTE(evo_cpu_isa_, EVO_ISA) = {
+    .name = EVO_ISA_NAME,
+    .lanes = LANES,
+    .rows = ROWS,
+    .read = read_panel,
+    .normalise = normalise,
+    .multiply = multiply,
+    .gate_sides = gate_sides,
+    .gate_output = gate_output,
+    .mask_side = mask_side,
+    .divide = divide,
+    .transpose = transpose,
+    .write = write_panel,
+    .exponentials = exponentials,
+};
