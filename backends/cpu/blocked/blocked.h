@@ -24,6 +24,12 @@ static inline int64_t evo_blocked_least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+/** Lanes that a panel along `n` positions uses: all, or fewer where that makes a last panel with few lanes even with the others. */
+static inline int64_t evo_blocked_step(const cpu_isa *isa, int64_t n) {
+    const int64_t panels = (n + isa->lanes - 1) / isa->lanes;
+    return panels ? evo_blocked_round((n + panels - 1) / panels, isa->width) : isa->lanes;
+}
+
 static inline const cpu_isa *evo_blocked_isa(const evo_call *call) {
     return ((const cpu_device *)call->device)->isa;
 }

@@ -44,7 +44,7 @@ typedef struct cpu_operand {
 /** c[row][lane] = or += sum over k of a(row, k) * b[k][lane]. */
 typedef struct cpu_product {
     int64_t rows, depth;
-    int count; /* lanes wanted: whole vectors of them are computed */
+    int count; /* lanes wanted: whole vectors of them are computed and stored */
     bool add;
     cpu_operand a;
     const float *b; /* a panel */
@@ -54,14 +54,17 @@ typedef struct cpu_product {
 
 typedef struct cpu_isa {
     const char *name;
-    int lanes; /* of a panel: a multiple of 4 */
+    int width; /* lanes of a vector: a multiple of 4 */
+    int lanes; /* of a panel: a few vectors */
     int rows;  /* the granularity of a left operand: divides the lanes */
 
     /** Reads rows of a tensor into a panel. `buffer` has room for a panel. */
     void (*read)(const cpu_rows *from, int64_t channels, float *buffer, float *panel);
 
+    /* The functions below compute whole vectors of at least `count` lanes. */
+
     /** LayerNorm over the channels, each lane by itself, of rows [channel][lanes] that are `stride` apart. */
-    void (*normalise)(const float *from, int64_t stride, int64_t channels, float eps, const float *weight,
+    void (*normalise)(const float *from, int64_t stride, int count, int64_t channels, float eps, const float *weight,
                       const float *bias, float *panel);
 
     void (*multiply)(const cpu_product *product);
@@ -70,18 +73,19 @@ typedef struct cpu_isa {
      * side[h * stride + l] = mask[l] * (p + bias) * sigmoid(g + bias) for both sides of `channels` channels, where rows
      * 4 h, ... 4 h + 3 of `sums` and of `bias` are a's p and g, b's p and g.
      */
-    void (*gate_sides)(const float *sums, int64_t channels, const float *bias, const float *mask, float *a, float *b,
-                       int64_t stride);
+    void (*gate_sides)(const float *sums, int count, int64_t channels, const float *bias, const float *mask, float *a,
+                       float *b, int64_t stride);
 
     /** y = sigmoid(gate + gate_bias) * (y + bias) on panels. */
-    void (*gate_output)(const float *gate, int64_t channels, const float *gate_bias, const float *bias, float *y);
+    void (*gate_output)(const float *gate, int count, int64_t channels, const float *gate_bias, const float *bias,
+                        float *y);
 
     /** side[h * stride + l] = mask[l] * (sums[h][l] + bias[h]). */
-    void (*mask_side)(const float *sums, int64_t channels, const float *bias, const float *mask, float *side,
+    void (*mask_side)(const float *sums, int count, int64_t channels, const float *bias, const float *mask, float *side,
                       int64_t stride);
 
     /** z = z / n[l] + bias, or (z + bias) / n[l]. */
-    void (*divide)(float *z, int64_t channels, const float *bias, const float *n, bool bias_divided);
+    void (*divide)(float *z, int count, int64_t channels, const float *bias, const float *n, bool bias_divided);
 
     /** to[column * to_stride + row] = from[row * from_stride + column]. */
     void (*transpose)(const float *from, int64_t from_stride, int64_t rows, int64_t columns, float *to,

@@ -78,6 +78,7 @@ typedef struct shape {
     int64_t a_inner, a_row;
     int64_t b_panel;
     int64_t mask_panel;
+    int64_t step; /* residues of a panel */
     int64_t row_panels, col_panels;
 } shape;
 
@@ -87,8 +88,9 @@ static shape find_shape(const evo_opm_desc *d, const cpu_isa *isa, int64_t order
     s.a_row = evo_blocked_round((order == OUTER_FIRST ? d->s : d->c) * s.a_inner, EVO_BLOCKED_LINE);
     s.b_panel = evo_blocked_round(d->c * d->s * isa->lanes, EVO_BLOCKED_LINE) + EVO_BLOCKED_LINE;
     s.mask_panel = d->mask.dtype == EVO_NONE ? 0 : evo_blocked_round(d->s * isa->lanes, EVO_BLOCKED_LINE);
-    s.row_panels = (rows + isa->lanes - 1) / isa->lanes;
-    s.col_panels = (cols + isa->lanes - 1) / isa->lanes;
+    s.step = evo_blocked_step(isa, d->n);
+    s.row_panels = (rows + s.step - 1) / s.step;
+    s.col_panels = (cols + s.step - 1) / s.step;
     return s;
 }
 
@@ -119,7 +121,7 @@ static work begin(const evo_call *call, const evo_tile *tile) {
 }
 
 static int lanes_from(const work *k, int64_t first) {
-    return (int)evo_blocked_least(k->isa->lanes, k->d->n - first);
+    return (int)evo_blocked_least(k->shape.step, k->d->n - first);
 }
 
 /* --- project ----------------------------------------------------------------------------------- */
@@ -137,7 +139,7 @@ static void project_a(const work *k, int64_t first, int64_t s, const float *x, c
     const int lanes = k->isa->lanes, count = lanes_from(k, first);
     float *a = k->a + (first - k->tile->rows.begin) * k->shape.a_row;
     project_sums(k, k->w.a, x, count, sums);
-    k->isa->mask_side(sums, k->d->c, k->w.a_bias, mask, sums, lanes);
+    k->isa->mask_side(sums, count, k->d->c, k->w.a_bias, mask, sums, lanes);
     if (k->order == OUTER_FIRST)
         k->isa->transpose(sums, lanes, k->d->c, count, a + s * k->shape.a_inner, k->shape.a_row);
     else
@@ -147,9 +149,10 @@ static void project_a(const work *k, int64_t first, int64_t s, const float *x, c
 
 static void project_b(const work *k, int64_t first, int64_t s, const float *x, const float *mask, const float *ones,
                       float *sums) {
-    const int64_t lanes = k->isa->lanes, panel = (first - k->tile->cols.begin) / lanes;
-    project_sums(k, k->w.b, x, lanes_from(k, first), sums);
-    k->isa->mask_side(sums, k->d->c, k->w.b_bias, k->d->mask_sides == EVO_MASK_BOTH ? mask : ones,
+    const int64_t lanes = k->isa->lanes, panel = (first - k->tile->cols.begin) / k->shape.step;
+    const int count = lanes_from(k, first);
+    project_sums(k, k->w.b, x, count, sums);
+    k->isa->mask_side(sums, count, k->d->c, k->w.b_bias, k->d->mask_sides == EVO_MASK_BOTH ? mask : ones,
                       k->b + panel * k->shape.b_panel + s * lanes, k->d->s * lanes);
 }
 
@@ -179,14 +182,14 @@ static void project_panel(const work *k, int64_t first, int64_t s) {
     evo_blocked_mask(&d->mask, k->call->args.opm.mask, b * masks[0] + s * masks[1] + first * masks[2], masks[2],
                      from.count, lanes, mask);
     k->isa->read(&from, d->c_m, buffer, x);
-    k->isa->normalise(x, lanes, d->c_m, (float)d->layer_norm_eps, k->w.norm_weight, k->w.norm_bias, x);
+    k->isa->normalise(x, lanes, from.count, d->c_m, (float)d->layer_norm_eps, k->w.norm_weight, k->w.norm_bias, x);
     if (within(rows, first)) {
         project_a(k, first, s, x, mask, sums);
-        keep_mask(k, mask, (first - rows.begin) / lanes, s, k->row_masks);
+        keep_mask(k, mask, (first - rows.begin) / k->shape.step, s, k->row_masks);
     }
     if (within(cols, first)) {
         project_b(k, first, s, x, mask, ones, sums);
-        keep_mask(k, mask, (first - cols.begin) / lanes, s, k->col_masks);
+        keep_mask(k, mask, (first - cols.begin) / k->shape.step, s, k->col_masks);
     }
 }
 
@@ -198,10 +201,10 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
     const int64_t begin_at = no_rows || (!no_cols && cols.begin < rows.begin) ? cols.begin : rows.begin;
     const int64_t end_at = no_rows || (!no_cols && cols.end > rows.end) ? cols.end : rows.end;
     const int threads = evo_blocked_threads(call);
-    const int64_t lanes = k.isa->lanes, tasks = (end_at - begin_at + lanes - 1) / lanes * k.d->s;
+    const int64_t panel = k.shape.step, tasks = (end_at - begin_at + panel - 1) / panel * k.d->s;
     const int64_t step = tasks >= 32 * threads ? 8 : 2, steps = (k.d->s + step - 1) / step;
 #pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
-    for (int64_t i = begin_at; i < end_at; i += lanes)
+    for (int64_t i = begin_at; i < end_at; i += panel)
         for (int64_t block = 0; block < steps; block++)
             for (int64_t s = block * step; s < evo_blocked_least((block + 1) * step, k.d->s); s++)
                 if (within(rows, i) || within(cols, i)) project_panel(&k, i, s);
@@ -213,13 +216,13 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
 /* n[row][lane] = max(count + eps, min) of `rows` residues from row `i` of the tile on, with the panel's; a NaN stays one. */
 static void normalisers(const work *k, int64_t i, int64_t rows, int64_t panel, float *n) {
     const evo_opm_desc *d = k->d;
-    const int64_t lanes = k->isa->lanes, within_panel = i % lanes;
+    const int64_t lanes = k->isa->lanes, row_panel = i / k->shape.step, within_panel = i % k->shape.step;
     if (k->shape.mask_panel) {
         const cpu_product counts = { rows,
                                      d->s,
                                      (int)lanes,
                                      false,
-                                     { k->row_masks + i / lanes * k->shape.mask_panel + within_panel, lanes, lanes, 0 },
+                                     { k->row_masks + row_panel * k->shape.mask_panel + within_panel, lanes, lanes, 0 },
                                      k->col_masks + panel * k->shape.mask_panel,
                                      n,
                                      lanes };
@@ -247,7 +250,7 @@ static void write_pairs(const work *k, int64_t i, int64_t j, int64_t q, int64_t 
                               strides[3],
                               lanes_from(k, j) };
     }
-    k->isa->divide(z, channels, k->w.out_bias + q, n, d->divide == EVO_DIVIDE_AFTER);
+    k->isa->divide(z, rows[1].count, channels, k->w.out_bias + q, n, d->divide == EVO_DIVIDE_AFTER);
     k->isa->write(z, channels, &rows[0], &rows[1], buffer);
 }
 
@@ -260,7 +263,7 @@ static int64_t outer_width(const evo_opm_desc *d) {
 static void outer_part(const work *k, int64_t i, int64_t rows, int64_t panel, evo_range cb, float *o, float *z) {
     const evo_opm_desc *d = k->d;
     const int64_t lanes = k->isa->lanes, c = d->c, out_panel = c * c * lanes;
-    const int count = lanes_from(k, k->tile->cols.begin + panel * lanes);
+    const int count = lanes_from(k, k->tile->cols.begin + panel * k->shape.step);
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t h = cb.begin; h < cb.end; h++) {
             const cpu_product outer = { c,
@@ -297,7 +300,7 @@ static void outer_tile(const work *k, int64_t i, int64_t rows, int64_t panel) {
         outer_part(k, i, rows, panel, (evo_range){ cb, evo_blocked_least(cb + width, d->c) }, o, z);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t q = 0; q < d->c_z; q += WRITE_CHANNELS)
-            write_pairs(k, k->tile->rows.begin + i + r, k->tile->cols.begin + panel * lanes, q,
+            write_pairs(k, k->tile->rows.begin + i + r, k->tile->cols.begin + panel * k->shape.step, q,
                         evo_blocked_least(WRITE_CHANNELS, d->c_z - q), n + r * lanes, z + (r * d->c_z + q) * lanes,
                         buffer);
 }
@@ -320,8 +323,8 @@ static void weight_first_row(const work *k, int64_t i, int64_t q) {
                                     lanes };
         k->isa->multiply(&first);
     }
-    for (int64_t j = k->tile->cols.begin; j < k->tile->cols.end; j += lanes) {
-        const int64_t panel = (j - k->tile->cols.begin) / lanes;
+    for (int64_t j = k->tile->cols.begin; j < k->tile->cols.end; j += k->shape.step) {
+        const int64_t panel = (j - k->tile->cols.begin) / k->shape.step;
         const cpu_product second = {
             channels, d->c * d->s, lanes_from(k, j), false, { u, lanes, lanes, 0 }, k->b + panel * k->shape.b_panel,
             z,        lanes
@@ -343,9 +346,9 @@ static evo_status outer(const evo_call *call, const evo_tile *tile) {
             for (int64_t q = 0; q < k.d->c_z; q += lanes) weight_first_row(&k, i, q);
         return EVO_OK;
     }
-    const int64_t panels = (tile->cols.end - tile->cols.begin + lanes - 1) / lanes;
+    const int64_t panels = (tile->cols.end - tile->cols.begin + k.shape.step - 1) / k.shape.step;
     const int64_t step =
-        lanes % OUTER_ROWS == 0 && rows * panels >= 2 * OUTER_ROWS * threads ? OUTER_ROWS : k.isa->rows;
+        k.shape.step % OUTER_ROWS == 0 && rows * panels >= 2 * OUTER_ROWS * threads ? OUTER_ROWS : k.isa->rows;
 #pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
     for (int64_t i = 0; i < rows; i += step)
         for (int64_t panel = 0; panel < panels; panel++) outer_tile(&k, i, evo_blocked_least(step, rows - i), panel);
@@ -392,15 +395,15 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     const cpu_isa *isa = ((const cpu_device *)device)->isa;
     const int64_t limit =
         d->workspace_limit && d->workspace_limit < INT64_MAX ? (int64_t)d->workspace_limit : INT64_MAX - 1;
-    const int64_t order = choose_order(d), lanes = isa->lanes;
+    const int64_t order = choose_order(d), step = evo_blocked_step(isa, d->n);
     int64_t rows = d->n, cols = d->n, threads = evo_cpu_threads(device);
     while (workspace_bytes(d, isa, order, rows, cols, threads) > limit) {
-        if (rows <= lanes && cols <= lanes) {
+        if (rows <= step && cols <= step) {
             threads = 1;
             break;
         }
         int64_t *larger = rows > cols ? &rows : &cols;
-        *larger = evo_blocked_round((*larger + 1) / 2, lanes);
+        *larger = evo_blocked_round((*larger + 1) / 2, step);
     }
     const int64_t bytes = workspace_bytes(d, isa, order, rows, cols, threads);
     const evo_status status =

@@ -66,16 +66,18 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
 
 /* How the workspace's buffers lie: strides in floats. A line more a channel keeps channels out of each other's cache sets. */
 typedef struct shape {
-    int64_t panels;             /* of lanes along N */
+    int64_t step; /* positions along N of a panel */
+    int64_t panels;
     int64_t side;               /* from a channel of a or b to the next */
     int64_t t_pitch, t_channel; /* from a row of t to the next, from a channel to the next */
 } shape;
 
 static shape find_shape(const evo_trimul_desc *d, const cpu_isa *isa, int64_t rows) {
     shape s;
-    s.panels = (d->n + isa->lanes - 1) / isa->lanes;
+    s.step = evo_blocked_step(isa, d->n);
+    s.panels = (d->n + s.step - 1) / s.step;
     s.side = evo_blocked_round(s.panels * d->n * isa->lanes, EVO_BLOCKED_LINE) + EVO_BLOCKED_LINE;
-    s.t_pitch = evo_blocked_round(s.panels * isa->lanes, EVO_BLOCKED_LINE);
+    s.t_pitch = evo_blocked_round(d->n, EVO_BLOCKED_LINE); /* whole vectors, and lines, of any set */
     s.t_channel = rows * s.t_pitch + EVO_BLOCKED_LINE;
     return s;
 }
@@ -108,7 +110,7 @@ static int64_t position(const evo_tensor *layout, int64_t b, int64_t i, int64_t 
 }
 
 static int lanes_from(const work *k, int64_t first) {
-    return (int)evo_blocked_least(k->isa->lanes, k->d->n - first);
+    return (int)evo_blocked_least(k->shape.step, k->d->n - first);
 }
 
 static cpu_operand packed_rows(const work *k, const float *data, int64_t depth, int64_t first) {
@@ -129,7 +131,7 @@ static int64_t first_lane(const work *k, const evo_tensor *layout, int64_t lane,
 static void project_panel(const work *k, int64_t panel, int64_t sum_index) {
     const evo_trimul_desc *d = k->d;
     const int lanes = k->isa->lanes, along = d->direction == EVO_OUTGOING ? 1 : 2;
-    const int64_t first = panel * lanes;
+    const int64_t first = panel * k->shape.step;
     cpu_parts parts = evo_blocked_scratch(k->call);
     float *x = evo_blocked_take(&parts, d->c_z * lanes), *buffer = evo_blocked_take(&parts, d->c_z * lanes);
     float *sums = evo_blocked_take(&parts, 4 * PROJECT_CHANNELS * lanes), *mask = evo_blocked_take(&parts, lanes);
@@ -138,7 +140,8 @@ static void project_panel(const work *k, int64_t panel, int64_t sum_index) {
     evo_blocked_mask(&d->mask, k->call->args.trimul.mask, first_lane(k, &d->mask, first, sum_index),
                      d->mask.strides[along], rows.count, lanes, mask);
     k->isa->read(&rows, d->c_z, buffer, x);
-    k->isa->normalise(x, lanes, d->c_z, (float)d->layer_norm_eps, k->w.norm_in_weight, k->w.norm_in_bias, x);
+    k->isa->normalise(x, lanes, rows.count, d->c_z, (float)d->layer_norm_eps, k->w.norm_in_weight, k->w.norm_in_bias,
+                      x);
     const int64_t begin = k->tile->channels.begin, end = k->tile->channels.end;
     for (int64_t h = begin; h < end; h += PROJECT_CHANNELS) {
         const int64_t channels = evo_blocked_least(PROJECT_CHANNELS, end - h);
@@ -147,7 +150,8 @@ static void project_panel(const work *k, int64_t panel, int64_t sum_index) {
             4 * channels, d->c_z, rows.count, false, packed_rows(k, k->w.sides, d->c_z, 4 * h), x, sums, lanes
         };
         k->isa->multiply(&product);
-        k->isa->gate_sides(sums, channels, k->w.sides_bias + 4 * h, mask, k->a + at, k->b + at, k->shape.side);
+        k->isa->gate_sides(sums, rows.count, channels, k->w.sides_bias + 4 * h, mask, k->a + at, k->b + at,
+                           k->shape.side);
     }
 }
 
@@ -167,18 +171,18 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
 
 /* A block of rows and columns of one channel of t. */
 static void contract_block(const work *k, int64_t channel, evo_range rows, evo_range cols) {
-    const int64_t lanes = k->isa->lanes, n = k->d->n, panel = lanes * n;
+    const int64_t lanes = k->isa->lanes, step = k->shape.step, n = k->d->n, panel = lanes * n;
     const float *a = k->a + (channel - k->tile->channels.begin) * k->shape.side;
     const float *b = k->b + (channel - k->tile->channels.begin) * k->shape.side;
     float *t = k->t + channel * k->shape.t_channel;
-    for (int64_t j = cols.begin; j < cols.end; j += lanes)
-        for (int64_t i = rows.begin; i < rows.end; i += lanes) {
-            const cpu_product product = { evo_blocked_least(lanes, rows.end - i),
+    for (int64_t j = cols.begin; j < cols.end; j += step)
+        for (int64_t i = rows.begin; i < rows.end; i += step) {
+            const cpu_product product = { evo_blocked_least(step, rows.end - i),
                                           n,
                                           lanes_from(k, j),
                                           false,
-                                          { a + i / lanes * panel, lanes, lanes, panel },
-                                          b + j / lanes * panel,
+                                          { a + i / step * panel, lanes, lanes, panel },
+                                          b + j / step * panel,
                                           t + (i - k->tile->rows.begin) * k->shape.t_pitch + j,
                                           k->shape.t_pitch };
             k->isa->multiply(&product);
@@ -187,8 +191,8 @@ static void contract_block(const work *k, int64_t channel, evo_range rows, evo_r
 
 static evo_status contract(const evo_call *call, const evo_tile *tile) {
     const work k = begin(call, tile);
-    const int64_t lanes = k.isa->lanes, height = evo_blocked_round(CONTRACT_ROWS, lanes),
-                  width = evo_blocked_round(CONTRACT_COLUMNS, lanes);
+    const int64_t height = evo_blocked_round(CONTRACT_ROWS, k.shape.step);
+    const int64_t width = evo_blocked_round(CONTRACT_COLUMNS, k.shape.step);
 #pragma omp parallel for collapse(3) schedule(static) num_threads(evo_blocked_threads(call))
     for (int64_t h = tile->channels.begin; h < tile->channels.end; h++)
         for (int64_t i = tile->rows.begin; i < tile->rows.end; i += height)
@@ -221,8 +225,9 @@ static void finish_panel(const work *k, int64_t i, int64_t j) {
     const cpu_rows z = panel_rows(k, &d->z, args->z, i, j);
     k->isa->read(&z, d->c_z, buffer, x);
     if (d->gate_input == EVO_GATE_NORMED)
-        k->isa->normalise(x, lanes, d->c_z, (float)d->layer_norm_eps, k->w.norm_in_weight, k->w.norm_in_bias, x);
-    k->isa->normalise(k->t + (i - k->tile->rows.begin) * k->shape.t_pitch + j, k->shape.t_channel, d->c,
+        k->isa->normalise(x, lanes, z.count, d->c_z, (float)d->layer_norm_eps, k->w.norm_in_weight, k->w.norm_in_bias,
+                          x);
+    k->isa->normalise(k->t + (i - k->tile->rows.begin) * k->shape.t_pitch + j, k->shape.t_channel, z.count, d->c,
                       (float)d->layer_norm_eps, k->w.norm_out_weight, k->w.norm_out_bias, normed);
     cpu_rows residual = panel_rows(k, &d->residual, args->residual, i, j),
              out = panel_rows(k, &d->out, args->out, i, j);
@@ -234,7 +239,7 @@ static void finish_panel(const work *k, int64_t i, int64_t j) {
                                       normed,   y,    lanes };
         k->isa->multiply(&gates);
         k->isa->multiply(&outputs);
-        k->isa->gate_output(gate, channels, k->w.out_gate_bias + q, k->w.out_bias + q, y);
+        k->isa->gate_output(gate, z.count, channels, k->w.out_gate_bias + q, k->w.out_bias + q, y);
         k->isa->write(y, channels, &residual, &out, buffer);
         residual.offset += channels * residual.channel;
         out.offset += channels * out.channel;
@@ -245,7 +250,7 @@ static evo_status finish(const evo_call *call, const evo_tile *tile) {
     const work k = begin(call, tile);
 #pragma omp parallel for collapse(2) schedule(static) num_threads(evo_blocked_threads(call))
     for (int64_t i = tile->rows.begin; i < tile->rows.end; i++)
-        for (int64_t panel = 0; panel < k.shape.panels; panel++) finish_panel(&k, i, panel * k.isa->lanes);
+        for (int64_t panel = 0; panel < k.shape.panels; panel++) finish_panel(&k, i, panel * k.shape.step);
     return EVO_OK;
 }
 
@@ -288,12 +293,13 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     const cpu_isa *isa = ((const cpu_device *)device)->isa;
     const int64_t limit =
         d->workspace_limit && d->workspace_limit < INT64_MAX ? (int64_t)d->workspace_limit : INT64_MAX - 1;
+    const int64_t step = evo_blocked_step(isa, d->n);
     int64_t rows = d->n, channels = d->c, threads = evo_cpu_threads(device);
 #define TOO_LARGE (workspace_bytes(d, isa, rows, channels, threads) > limit)
-    while (TOO_LARGE && halve(rows, isa->lanes) < rows) rows = halve(rows, isa->lanes);
+    while (TOO_LARGE && halve(rows, step) < rows) rows = halve(rows, step);
     if (TOO_LARGE) rows = d->n;
     while (TOO_LARGE && halve(channels, 2) < channels) channels = halve(channels, 2);
-    while (TOO_LARGE && !(d->alias & EVO_ALIAS_INPUT) && halve(rows, isa->lanes) < rows) rows = halve(rows, isa->lanes);
+    while (TOO_LARGE && !(d->alias & EVO_ALIAS_INPUT) && halve(rows, step) < rows) rows = halve(rows, step);
     if (TOO_LARGE) threads = 1;
 #undef TOO_LARGE
     const int64_t bytes = workspace_bytes(d, isa, rows, channels, threads);

@@ -182,23 +182,36 @@ static void write_panel(const float *panel, int64_t channels, const cpu_rows *re
  * are lost where the mean is large against the spread (docs/ops.md). Four partial sums a vector, for speed and accuracy.
  */
 INLINE vec sum_columns(const float *from, int64_t stride, int64_t channels) {
-    vec sum[4] = { { 0 } };
+    vec s0 = { 0 }, s1 = { 0 }, s2 = { 0 }, s3 = { 0 };
     int64_t k = 0;
-    for (; k + 4 <= channels; k += 4)
-        for (int part = 0; part < 4; part++) sum[part] += vec_load(from + (k + part) * stride);
-    for (; k < channels; k++) sum[0] += vec_load(from + k * stride);
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    for (; k + 4 <= channels; k += 4, from += 4 * stride) {
+        s0 += vec_load(from);
+        s1 += vec_load(from + stride);
+        s2 += vec_load(from + 2 * stride);
+        s3 += vec_load(from + 3 * stride);
+    }
+    for (; k < channels; k++, from += stride) s0 += vec_load(from);
+    return (s0 + s1) + (s2 + s3);
 }
 
-/* to = from - mean, and the columns' sum of that or of its squares. */
+/* to = from - mean; returns the difference, or its square. */
+INLINE vec centre(const float *from, vec mean, bool squared, float *to) {
+    const vec difference = vec_load(from) - mean;
+    vec_store(to, difference);
+    return squared ? difference * difference : difference;
+}
+
 INLINE vec centre_columns(const float *from, int64_t stride, int64_t channels, vec mean, bool squared, float *to) {
-    vec sum[4] = { { 0 } };
-    for (int64_t k = 0; k < channels; k++) {
-        const vec difference = vec_load(from + k * stride) - mean;
-        vec_store(to + k * LANES, difference);
-        sum[k & 3] += squared ? difference * difference : difference;
+    vec s0 = { 0 }, s1 = { 0 }, s2 = { 0 }, s3 = { 0 };
+    int64_t k = 0;
+    for (; k + 4 <= channels; k += 4, from += 4 * stride, to += 4 * LANES) {
+        s0 += centre(from, mean, squared, to);
+        s1 += centre(from + stride, mean, squared, to + LANES);
+        s2 += centre(from + 2 * stride, mean, squared, to + 2 * LANES);
+        s3 += centre(from + 3 * stride, mean, squared, to + 3 * LANES);
     }
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    for (; k < channels; k++, from += stride, to += LANES) s0 += centre(from, mean, squared, to);
+    return (s0 + s1) + (s2 + s3);
 }
 
 INLINE vec reciprocal_root(vec v) {
@@ -208,13 +221,13 @@ INLINE vec reciprocal_root(vec v) {
     return vec_load(x);
 }
 
-static void normalise(const float *from, int64_t stride, int64_t channels, float eps, const float *weight,
+static void normalise(const float *from, int64_t stride, int count, int64_t channels, float eps, const float *weight,
                       const float *bias, float *panel) {
-    const float count = (float)channels;
-    for (int v = 0; v < LANES; v += WIDTH) {
-        const vec mean = sum_columns(from + v, stride, channels) / count;
-        const vec rest = centre_columns(from + v, stride, channels, mean, false, panel + v) / count;
-        const vec variance = centre_columns(panel + v, LANES, channels, rest, true, panel + v) / count;
+    const float terms = (float)channels;
+    for (int v = 0; v < count; v += WIDTH) {
+        const vec mean = sum_columns(from + v, stride, channels) / terms;
+        const vec rest = centre_columns(from + v, stride, channels, mean, false, panel + v) / terms;
+        const vec variance = centre_columns(panel + v, LANES, channels, rest, true, panel + v) / terms;
         const vec scale = reciprocal_root(variance + eps);
         for (int64_t k = 0; k < channels; k++) {
             float *at = panel + k * LANES + v;
@@ -227,32 +240,33 @@ INLINE vec gated(const float *sums, const float *bias) {
     return (vec_load(sums) + bias[0]) * vec_sigmoid(vec_load(sums + LANES) + bias[1]);
 }
 
-static void gate_sides(const float *sums, int64_t channels, const float *bias, const float *mask, float *a, float *b,
-                       int64_t stride) {
+static void gate_sides(const float *sums, int count, int64_t channels, const float *bias, const float *mask, float *a,
+                       float *b, int64_t stride) {
     for (int64_t h = 0; h < channels; h++, sums += 4 * LANES, bias += 4, a += stride, b += stride)
-        for (int v = 0; v < LANES; v += WIDTH) {
+        for (int v = 0; v < count; v += WIDTH) {
             vec_store(a + v, vec_load(mask + v) * gated(sums + v, bias));
             vec_store(b + v, vec_load(mask + v) * gated(sums + 2 * LANES + v, bias + 2));
         }
 }
 
-static void gate_output(const float *gate, int64_t channels, const float *gate_bias, const float *bias, float *y) {
+static void gate_output(const float *gate, int count, int64_t channels, const float *gate_bias, const float *bias,
+                        float *y) {
     for (int64_t q = 0; q < channels; q++, gate += LANES, y += LANES)
-        for (int v = 0; v < LANES; v += WIDTH)
+        for (int v = 0; v < count; v += WIDTH)
             vec_store(y + v, vec_sigmoid(vec_load(gate + v) + gate_bias[q]) * (vec_load(y + v) + bias[q]));
 }
 
-static void mask_side(const float *sums, int64_t channels, const float *bias, const float *mask, float *side,
+static void mask_side(const float *sums, int count, int64_t channels, const float *bias, const float *mask, float *side,
                       int64_t stride) {
     for (int64_t h = 0; h < channels; h++, sums += LANES, side += stride)
-        for (int v = 0; v < LANES; v += WIDTH) vec_store(side + v, vec_load(mask + v) * (vec_load(sums + v) + bias[h]));
+        for (int v = 0; v < count; v += WIDTH) vec_store(side + v, vec_load(mask + v) * (vec_load(sums + v) + bias[h]));
 }
 
-static void divide(float *z, int64_t channels, const float *bias, const float *n, bool bias_divided) {
+static void divide(float *z, int count, int64_t channels, const float *bias, const float *n, bool bias_divided) {
     for (int64_t q = 0; q < channels; q++, z += LANES)
-        for (int v = 0; v < LANES; v += WIDTH) {
-            const vec sum = vec_load(z + v), count = vec_load(n + v);
-            vec_store(z + v, bias_divided ? (sum + bias[q]) / count : sum / count + bias[q]);
+        for (int v = 0; v < count; v += WIDTH) {
+            const vec sum = vec_load(z + v), divisor = vec_load(n + v);
+            vec_store(z + v, bias_divided ? (sum + bias[q]) / divisor : sum / divisor + bias[q]);
         }
 }
 
@@ -269,6 +283,7 @@ static void exponentials(const float *x, int64_t count, float *exponential, floa
 extern const cpu_isa PASTE(evo_cpu_isa_, EVO_ISA);
 const cpu_isa PASTE(evo_cpu_isa_, EVO_ISA) = {
     .name = EVO_ISA_NAME,
+    .width = WIDTH,
     .lanes = LANES,
     .rows = ROWS,
     .read = read_panel,
