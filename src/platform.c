@@ -1,6 +1,11 @@
 /* platform.c: the environment, the clock and the machine. */
+#ifdef __linux__
+#define _GNU_SOURCE /* sched_getaffinity */
+#endif
 #include "src/platform.h"
 
+#include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,4 +47,45 @@ void evo_machine(char *description, size_t description_size, char *arch, size_t 
     processor_name(description, description_size);
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     *memory = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
+}
+
+int evo_processors(void) {
+#ifdef __linux__
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#endif
+    const long online = sysconf(_SC_NPROCESSORS_ONLN); /* as well where the machine has more than a cpu_set_t holds */
+    return online > 0 ? (int)online : 1;
+}
+
+/* The quota in a group's own cpu.max ("max 100000", "150000 100000"). */
+static int quota_of_group(const char *path) {
+    char name[PATH_MAX + 32];
+    long long quota, period;
+    snprintf(name, sizeof name, "/sys/fs/cgroup%s/cpu.max", path);
+    FILE *file = fopen(name, "r");
+    if (!file) return INT_MAX;
+    const bool limited = fscanf(file, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0;
+    fclose(file);
+    return limited && (quota + period - 1) / period < INT_MAX ? (int)((quota + period - 1) / period) : INT_MAX;
+}
+
+/* The least of this process's group (the line "0::/path" of /proc/self/cgroup, version 2) and the groups above it. */
+int evo_processor_quota(void) {
+    char line[PATH_MAX + 8] = "";
+    int least = INT_MAX;
+    FILE *file = fopen("/proc/self/cgroup", "r");
+    if (!file) return least;
+    while (fgets(line, sizeof line, file) && strncmp(line, "0::/", 4) != 0) line[0] = 0;
+    fclose(file);
+    if (strncmp(line, "0::/", 4) != 0) return least;
+    char *path = line + 3;
+    path[strcspn(path, "\n")] = 0;
+    for (;;) {
+        const int quota = quota_of_group(strcmp(path, "/") == 0 ? "" : path);
+        if (quota < least) least = quota;
+        char *slash = strrchr(path, '/');
+        if (!slash) return least;
+        *slash = 0;
+    }
 }

@@ -35,4 +35,10 @@ double evo_clock_ms(void);
 /** The machine's name for its processor, its architecture ("x86_64") and main memory in bytes (0 if unknown). */
 void evo_machine(char *description, size_t description_size, char *arch, size_t arch_size, size_t *memory);
 
+/** Processors that this thread may run on. */
+int evo_processors(void);
+
+/** Processors' worth of time that the container (a Linux control group) grants, rounded up; INT_MAX without a limit. */
+int evo_processor_quota(void);
+
 #endif

@@ -60,7 +60,7 @@ static evo_status open_device(int index, evo_device **device) {
     if (status != EVO_OK) return status;
     cpu_device *opened = malloc(sizeof *opened);
     if (!opened) return evo_fail(EVO_ERROR_OUT_OF_MEMORY, "evo_context_create: no host memory");
-    *opened = (cpu_device){ { &evo_backend_cpu, index }, threads, isa };
+    *opened = (cpu_device){ { &evo_backend_cpu, index }, threads, evo_processor_quota(), isa };
     *device = &opened->base;
     return EVO_OK;
 }
@@ -70,8 +70,13 @@ static void close_device(evo_device *device) {
 }
 
 int evo_cpu_threads(const evo_device *device) {
-    const int threads = ((const cpu_device *)device)->threads;
-    return threads ? threads : omp_get_max_threads();
+    const cpu_device *cpu = (const cpu_device *)device;
+    if (cpu->threads) return cpu->threads;
+    /* More threads than processors would only wait for each other at every barrier. */
+    int threads = omp_get_max_threads();
+    const int processors = evo_processors();
+    if (processors < threads) threads = processors;
+    return cpu->quota < threads ? cpu->quota : threads;
 }
 
 /* Every kernel by op, best first. */

@@ -8,7 +8,8 @@
 
 typedef struct cpu_device {
     evo_device base;
-    int threads;        /* EVO_NUM_THREADS; 0: what OpenMP would use, within what the system allows */
+    int threads;        /* EVO_NUM_THREADS; 0: what OpenMP would use, within what the system grants */
+    int quota;          /* of the container, as it was when the device was opened */
     const cpu_isa *isa; /* of the blocked kernels: EVO_CPU_ISA, else the best that runs */
 } cpu_device;
 
