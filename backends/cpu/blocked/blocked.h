@@ -9,7 +9,8 @@
 enum {
     EVO_BLOCKED_THREADS = 0,
     EVO_BLOCKED_SCRATCH = 1, /**< floats a thread */
-    EVO_BLOCKED_FORM = 2     /**< the op's own */
+    EVO_BLOCKED_PAIRS = 2,   /**< whether products are of bf16 numbers, two a word */
+    EVO_BLOCKED_FORM = 3     /**< the op's own */
 };
 
 enum {
@@ -34,6 +35,47 @@ static inline const cpu_isa *evo_blocked_isa(const evo_call *call) {
     return ((const cpu_device *)call->device)->isa;
 }
 
+/** What products are made of: floats, or words of two bf16 terms. */
+typedef struct cpu_numbers {
+    const cpu_isa *isa;
+    bool pairs;
+} cpu_numbers;
+
+/** What a problem's compute mode gets on a device. */
+static inline cpu_numbers evo_blocked_choose(const evo_device *device, evo_compute compute) {
+    const cpu_isa *isa = ((const cpu_device *)device)->isa;
+    return (cpu_numbers){ isa, compute == EVO_COMPUTE_BF16 && isa->multiply_pairs };
+}
+
+static inline cpu_numbers evo_blocked_numbers(const evo_call *call) {
+    return (cpu_numbers){ evo_blocked_isa(call), call->form->tuning[EVO_BLOCKED_PAIRS] != 0 };
+}
+
+/** Whether left operands are rows of contiguous depth. */
+static inline bool evo_blocked_whole(cpu_numbers n) {
+    return n.pairs && n.isa->pair_rows_whole;
+}
+
+/** Words of `terms` terms, and terms of a word. */
+static inline int64_t evo_blocked_words(cpu_numbers n, int64_t terms) {
+    return n.pairs ? (terms + 1) / 2 : terms;
+}
+
+/** Rows in multiples of which a left operand comes. */
+static inline int64_t evo_blocked_rows(cpu_numbers n) {
+    return n.pairs ? n.isa->pair_rows : n.isa->rows;
+}
+
+/** `product` with its depth in words. */
+static inline void evo_blocked_multiply(cpu_numbers n, const cpu_product *product) {
+    (n.pairs ? n.isa->multiply_pairs : n.isa->multiply)(product);
+}
+
+/** Makes a panel an operand: nothing to do for floats. */
+static inline void evo_blocked_convert(cpu_numbers n, float *panel, int64_t channels) {
+    if (n.pairs) n.isa->pair(panel, channels, panel, n.isa->lanes);
+}
+
 /** A buffer that is given out in parts; without memory it is only measured. */
 typedef struct cpu_parts {
     float *memory;
@@ -46,11 +88,20 @@ float *evo_blocked_take(cpu_parts *parts, int64_t count);
 /** Packs a vector; an absent bias becomes zeros. Element k goes to `packed[first + k * step]`. */
 void evo_blocked_pack_vector(const evo_weight *weight, int64_t count, int64_t first, int64_t step, float *packed);
 
-/**
- * Packs a matrix [out, in] as rows first, first + step, ... of a left operand with panels of `panel` rows and `depth`
- * terms; `in` of them are the matrix's.
- */
-void evo_blocked_pack_matrix(const evo_weight *weight, int64_t out, int64_t in, int64_t panel, int64_t first,
+/** Floats of a packed matrix of `rows` rows, `terms` deep. */
+int64_t evo_blocked_matrix(cpu_numbers n, int64_t rows, int64_t terms);
+
+/** Row `row` of a packed matrix, word `word` of its depth. */
+float *evo_blocked_word(cpu_numbers n, float *packed, int64_t terms, int64_t row, int64_t word);
+
+/** A packed matrix from row `first` (a multiple of evo_blocked_rows) and word `word` on. */
+cpu_operand evo_blocked_operand(cpu_numbers n, const float *packed, int64_t terms, int64_t first, int64_t word);
+
+/** Puts a term of a matrix into its word, which was zero. */
+void evo_blocked_put(cpu_numbers n, float *packed, int64_t terms, int64_t row, int64_t term, double value);
+
+/** Packs a matrix [out, in] as rows first, first + step, ... of a packed matrix; absent rows stay zero. */
+void evo_blocked_pack_matrix(cpu_numbers n, const evo_weight *weight, int64_t out, int64_t in, int64_t first,
                              int64_t step, float *packed);
 
 /** One mask value a lane, from element `first` on, `lane` apart; ones without a mask; zero for lanes that do not exist. */
@@ -73,7 +124,7 @@ bool evo_blocked_supports(evo_compute compute, const evo_tensor *const *tensors,
 int64_t evo_blocked_bytes(int64_t floats, int64_t threads, int64_t scratch);
 
 /** Fills the form for the chosen threads and size, or fails as the size or the limit demands. */
-evo_status evo_blocked_settle(const evo_device *device, evo_form *form, evo_compute compute, int64_t bytes,
-                              int64_t threads, int64_t scratch, size_t limit);
+evo_status evo_blocked_settle(cpu_numbers n, evo_form *form, evo_compute compute, int64_t bytes, int64_t threads,
+                              int64_t scratch, size_t limit);
 
 #endif

@@ -1,34 +1,71 @@
 /* isa.c: the instruction sets of this build, and which of them this machine runs. */
+#if defined(__linux__) && defined(__x86_64__)
+#define _GNU_SOURCE /* syscall */
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #include "backends/cpu/blocked/isa.h"
 
 #include <stddef.h>
 
+static bool always(void) {
+    return true;
+}
+
+extern const cpu_isa evo_cpu_isa_baseline;
+
 #if defined(__x86_64__)
-extern const cpu_isa evo_cpu_isa_avx512, evo_cpu_isa_avx2, evo_cpu_isa_baseline;
+extern const cpu_isa evo_cpu_isa_amx, evo_cpu_isa_avx512_bf16, evo_cpu_isa_avx512, evo_cpu_isa_avx2;
+
+static bool has_avx2(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+#endif
+
+#if defined(__x86_64__) && !defined(EVO_EMULATED)
+#include <cpuid.h>
 
 static bool has_avx512(void) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-static bool has_avx2(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+static bool has_avx512_bf16(void) {
+    return has_avx512() && __builtin_cpu_supports("avx512bf16");
 }
-#else
-extern const cpu_isa evo_cpu_isa_baseline;
-#endif
 
-static bool always(void) {
-    return true;
+/* Linux gives the tiles' registers only to a process that asks for them. */
+static bool may_use_tiles(void) {
+#ifdef __linux__
+    enum {
+        REQUEST_PERMISSION = 0x1023,
+        TILE_DATA = 18
+    };
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+    return false;
+#endif
 }
+
+static bool has_amx(void) {
+    unsigned a, b, c, d;
+    if (!has_avx512_bf16() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    const unsigned needed = 1u << 22 | 1u << 24; /* bf16 products, tiles */
+    return (d & needed) == needed && may_use_tiles();
+}
+#elif defined(__x86_64__)
+#define has_avx512 always
+#define has_avx512_bf16 always
+#define has_amx always
+#endif
 
 static const struct {
     const cpu_isa *isa;
     bool (*usable)(void);
 } sets[] = {
 #if defined(__x86_64__)
-    { &evo_cpu_isa_avx512, has_avx512 },
-    { &evo_cpu_isa_avx2, has_avx2 },
+    { &evo_cpu_isa_amx, has_amx },       { &evo_cpu_isa_avx512_bf16, has_avx512_bf16 },
+    { &evo_cpu_isa_avx512, has_avx512 }, { &evo_cpu_isa_avx2, has_avx2 },
 #endif
     { &evo_cpu_isa_baseline, always },
 };

@@ -19,9 +19,7 @@
  * so that results do not depend on tiles, and small, which keeps the error of long sums small.
  */
 enum {
-    EVO_CPU_DEPTH = 64,
-    EVO_CPU_LANES_MAX = 48,
-    EVO_CPU_ROWS_MAX = 16
+    EVO_CPU_DEPTH = 64
 };
 
 /** Rows of a tensor, one a lane: element `channel` of lane `l` is number offset + l * lane + channel * channel_stride. */
@@ -68,6 +66,18 @@ typedef struct cpu_isa {
                       const float *bias, float *panel);
 
     void (*multiply)(const cpu_product *product);
+
+    /**
+     * The same with bf16 products: depth and operands are in words of two terms. NULL where the processor has none. Its
+     * left operand comes in multiples of `pair_rows` rows; with `pair_rows_whole` each has its depth contiguous (panel 1,
+     * depth_stride 1).
+     */
+    void (*multiply_pairs)(const cpu_product *product);
+    int pair_rows;
+    bool pair_rows_whole;
+
+    /** Rounds a panel to bf16, two channels a word: rows `to_stride` apart, (channels + 1) / 2 of them. In place too. */
+    void (*pair)(const float *panel, int64_t channels, float *to, int64_t to_stride);
 
     /**
      * side[h * stride + l] = mask[l] * (p + bias) * sigmoid(g + bias) for both sides of `channels` channels, where rows

@@ -29,52 +29,60 @@ typedef struct weights {
     float *out, *out_bias;
 } weights;
 
-static weights map_weights(const evo_opm_desc *d, const cpu_isa *isa, cpu_parts *parts) {
-    const int64_t rows = evo_blocked_round(d->c, isa->rows), outs = evo_blocked_round(d->c_z, isa->lanes);
+static weights map_weights(const evo_opm_desc *d, cpu_numbers n, cpu_parts *parts) {
+    const int64_t outs = evo_blocked_round(d->c_z, n.isa->lanes);
     weights w;
     w.norm_weight = evo_blocked_take(parts, d->c_m);
     w.norm_bias = evo_blocked_take(parts, d->c_m);
-    w.a = evo_blocked_take(parts, rows * d->c_m);
+    w.a = evo_blocked_take(parts, evo_blocked_matrix(n, d->c, d->c_m));
     w.a_bias = evo_blocked_take(parts, d->c);
-    w.b = evo_blocked_take(parts, rows * d->c_m);
+    w.b = evo_blocked_take(parts, evo_blocked_matrix(n, d->c, d->c_m));
     w.b_bias = evo_blocked_take(parts, d->c);
-    w.out = evo_blocked_take(parts, d->c * d->c * outs);
+    w.out = evo_blocked_take(parts, n.pairs ? evo_blocked_matrix(n, d->c_z, d->c * d->c) : d->c * d->c * outs);
     w.out_bias = evo_blocked_take(parts, d->c_z);
     return w;
 }
 
-/* W_o's columns are c_a * c + c_b; the packed ones c_b * c + c_a: c views of c columns each. */
-static void pack_output(const evo_weight *from, const evo_opm_desc *d, int64_t lanes, float *packed) {
-    for (int64_t q = 0; q < d->c_z; q++) {
-        float *to = packed + q / lanes * lanes * d->c * d->c + q % lanes;
-        for (int64_t cb = 0; cb < d->c; cb++)
-            for (int64_t ca = 0; ca < d->c; ca++)
-                to[(cb * d->c + ca) * lanes] = (float)evo_load(
-                    from->data, from->dtype, q * from->strides[0] + (ca * d->c + cb) * from->strides[1]);
-    }
+/* W_o's columns are c_a * c + c_b, the packed ones c_b * c + c_a. */
+static void pack_output(const evo_weight *from, const evo_opm_desc *d, cpu_numbers n, float *packed) {
+    const int64_t lanes = n.isa->lanes, terms = d->c * d->c;
+    for (int64_t q = 0; q < d->c_z; q++)
+        for (int64_t term = 0; term < terms; term++) {
+            const int64_t column = term % d->c * d->c + term / d->c;
+            const double value = evo_load(from->data, from->dtype, q * from->strides[0] + column * from->strides[1]);
+            if (n.pairs)
+                evo_blocked_put(n, packed, terms, q, term, value);
+            else
+                packed[q / lanes * lanes * terms + q % lanes + term * lanes] = (float)value;
+        }
 }
 
 static evo_status pack(const evo_call *call, const evo_tile *tile) {
     (void)tile;
     const evo_opm_desc *d = &call->problem->desc.opm;
     const evo_opm_weights *from = &call->args.opm_weights;
-    const cpu_isa *isa = evo_blocked_isa(call);
+    const cpu_numbers n = evo_blocked_numbers(call);
     cpu_parts parts = { call->pack, 0 };
-    const weights to = map_weights(d, isa, &parts);
+    const weights to = map_weights(d, n, &parts);
     memset(call->pack, 0, call->form->pack_size);
     evo_blocked_pack_vector(&from->norm_weight, d->c_m, 0, 1, to.norm_weight);
     evo_blocked_pack_vector(&from->norm_bias, d->c_m, 0, 1, to.norm_bias);
-    evo_blocked_pack_matrix(&from->a_weight, d->c, d->c_m, isa->rows, 0, 1, to.a);
+    evo_blocked_pack_matrix(n, &from->a_weight, d->c, d->c_m, 0, 1, to.a);
     evo_blocked_pack_vector(&from->a_bias, d->c, 0, 1, to.a_bias);
-    evo_blocked_pack_matrix(&from->b_weight, d->c, d->c_m, isa->rows, 0, 1, to.b);
+    evo_blocked_pack_matrix(n, &from->b_weight, d->c, d->c_m, 0, 1, to.b);
     evo_blocked_pack_vector(&from->b_bias, d->c, 0, 1, to.b_bias);
-    pack_output(&from->out_weight, d, isa->lanes, to.out);
+    pack_output(&from->out_weight, d, n, to.out);
     evo_blocked_pack_vector(&from->out_bias, d->c_z, 0, 1, to.out_bias);
     return EVO_OK;
 }
 
-/* How the workspace's buffers lie, in floats: a is [row][s][c_a] (outer first) or [row][c_a][s], its inner index padded. */
+/*
+ * How the workspace's buffers lie, in floats. a is [row][s][c_a], or turned, [row][c_a][s], where s is not the depth of the
+ * contraction or where left operands want their depth contiguous; its inner index is padded. With pairs, s counts words.
+ */
 typedef struct shape {
+    int64_t depth; /* words of the S sequences */
+    bool a_turned;
     int64_t a_inner, a_row;
     int64_t b_panel;
     int64_t mask_panel;
@@ -82,13 +90,17 @@ typedef struct shape {
     int64_t row_panels, col_panels;
 } shape;
 
-static shape find_shape(const evo_opm_desc *d, const cpu_isa *isa, int64_t order, int64_t rows, int64_t cols) {
+static shape find_shape(const evo_opm_desc *d, cpu_numbers n, int64_t order, int64_t rows, int64_t cols) {
+    const int64_t granularity = evo_blocked_rows(n);
     shape s;
-    s.a_inner = evo_blocked_round(order == OUTER_FIRST ? d->c : d->s, isa->rows);
-    s.a_row = evo_blocked_round((order == OUTER_FIRST ? d->s : d->c) * s.a_inner, EVO_BLOCKED_LINE);
-    s.b_panel = evo_blocked_round(d->c * d->s * isa->lanes, EVO_BLOCKED_LINE) + EVO_BLOCKED_LINE;
-    s.mask_panel = d->mask.dtype == EVO_NONE ? 0 : evo_blocked_round(d->s * isa->lanes, EVO_BLOCKED_LINE);
-    s.step = evo_blocked_step(isa, d->n);
+    s.depth = evo_blocked_words(n, d->s);
+    s.a_turned = order == WEIGHT_FIRST || evo_blocked_whole(n);
+    s.a_inner = evo_blocked_round(s.a_turned ? s.depth : d->c, granularity);
+    s.a_row = (s.a_turned ? evo_blocked_round(d->c, granularity) : s.depth) * s.a_inner;
+    s.a_row = evo_blocked_round(s.a_row, EVO_BLOCKED_LINE);
+    s.b_panel = evo_blocked_round(d->c * s.depth * n.isa->lanes, EVO_BLOCKED_LINE) + EVO_BLOCKED_LINE;
+    s.mask_panel = d->mask.dtype == EVO_NONE ? 0 : evo_blocked_round(d->s * n.isa->lanes, EVO_BLOCKED_LINE);
+    s.step = evo_blocked_step(n.isa, d->n);
     s.row_panels = (rows + s.step - 1) / s.step;
     s.col_panels = (cols + s.step - 1) / s.step;
     return s;
@@ -99,6 +111,7 @@ typedef struct work {
     const evo_call *call;
     const evo_opm_desc *d;
     const cpu_isa *isa;
+    cpu_numbers numbers;
     const evo_tile *tile;
     int64_t order;
     weights w;
@@ -111,8 +124,9 @@ static work begin(const evo_call *call, const evo_tile *tile) {
     cpu_parts pack = { call->pack, 0 }, buffers = { evo_blocked_buffers(call), 0 };
     const evo_schedule *schedule = &call->form->schedule;
     k.order = call->form->tuning[EVO_BLOCKED_FORM];
-    k.w = map_weights(k.d, k.isa, &pack);
-    k.shape = find_shape(k.d, k.isa, k.order, schedule->rows, schedule->cols);
+    k.numbers = evo_blocked_numbers(call);
+    k.w = map_weights(k.d, k.numbers, &pack);
+    k.shape = find_shape(k.d, k.numbers, k.order, schedule->rows, schedule->cols);
     k.a = evo_blocked_take(&buffers, schedule->rows * k.shape.a_row);
     k.b = evo_blocked_take(&buffers, k.shape.col_panels * k.shape.b_panel);
     k.row_masks = evo_blocked_take(&buffers, k.shape.row_panels * k.shape.mask_panel);
@@ -126,34 +140,57 @@ static int lanes_from(const work *k, int64_t first) {
 
 /* --- project ----------------------------------------------------------------------------------- */
 
-/* The sums W x of one side. */
-static void project_sums(const work *k, const float *matrix, const float *x, int count, float *sums) {
-    const int64_t rows = k->isa->rows, depth = k->d->c_m;
-    const cpu_product product = { k->d->c, depth, count,        false, { matrix, rows, rows, rows * depth },
-                                  x,       sums,  k->isa->lanes };
-    k->isa->multiply(&product);
+/* side[h * stride + l] = mask * (W x + bias) of one side, for one panel of inputs. */
+static void project_side(const work *k, const float *matrix, const float *bias, int count, const float *x,
+                         const float *mask, float *sums, float *side, int64_t stride) {
+    const cpu_product product = { k->d->c,
+                                  evo_blocked_words(k->numbers, k->d->c_m),
+                                  count,
+                                  false,
+                                  evo_blocked_operand(k->numbers, matrix, k->d->c_m, 0, 0),
+                                  x,
+                                  sums,
+                                  k->isa->lanes };
+    evo_blocked_multiply(k->numbers, &product);
+    k->isa->mask_side(sums, count, k->d->c, bias, mask, side, stride);
 }
 
-/* a of the residues from `first` on at sequence s, turned to where the contraction reads it. */
-static void project_a(const work *k, int64_t first, int64_t s, const float *x, const float *mask, float *sums) {
+/* Puts a's panel of words [c_a][lane] where the contraction reads it. */
+static void place_a(const work *k, int64_t first, int64_t word, const float *panel) {
     const int lanes = k->isa->lanes, count = lanes_from(k, first);
-    float *a = k->a + (first - k->tile->rows.begin) * k->shape.a_row;
-    project_sums(k, k->w.a, x, count, sums);
-    k->isa->mask_side(sums, count, k->d->c, k->w.a_bias, mask, sums, lanes);
-    if (k->order == OUTER_FIRST)
-        k->isa->transpose(sums, lanes, k->d->c, count, a + s * k->shape.a_inner, k->shape.a_row);
+    const int64_t row = k->shape.a_row, inner = k->shape.a_inner;
+    float *a = k->a + (first - k->tile->rows.begin) * row;
+    if (!k->shape.a_turned)
+        k->isa->transpose(panel, lanes, k->d->c, count, a + word * inner, row);
     else
         for (int64_t h = 0; h < k->d->c; h++)
-            for (int l = 0; l < count; l++) a[l * k->shape.a_row + h * k->shape.a_inner + s] = sums[h * lanes + l];
+            for (int l = 0; l < count; l++) a[l * row + h * inner + word] = panel[h * lanes + l];
 }
 
-static void project_b(const work *k, int64_t first, int64_t s, const float *x, const float *mask, const float *ones,
-                      float *sums) {
-    const int64_t lanes = k->isa->lanes, panel = (first - k->tile->cols.begin) / k->shape.step;
-    const int count = lanes_from(k, first);
-    project_sums(k, k->w.b, x, count, sums);
-    k->isa->mask_side(sums, count, k->d->c, k->w.b_bias, k->d->mask_sides == EVO_MASK_BOTH ? mask : ones,
-                      k->b + panel * k->shape.b_panel + s * lanes, k->d->s * lanes);
+/* What a task needs of a panel of residues: inputs and masks of one sequence, or of two whose sides become pairs. */
+typedef struct inputs {
+    int64_t first, word, terms;
+    float *x[2], *mask[2], *ones, *sums, *both; /* both: [channel][two s][lane] */
+} inputs;
+
+static void project_a(const work *k, const inputs *in) {
+    const int lanes = k->isa->lanes, count = lanes_from(k, in->first);
+    const int64_t stride = k->numbers.pairs ? 2 * lanes : lanes;
+    for (int64_t t = 0; t < in->terms; t++)
+        project_side(k, k->w.a, k->w.a_bias, count, in->x[t], in->mask[t], in->sums, in->both + t * lanes, stride);
+    evo_blocked_convert(k->numbers, in->both, 2 * k->d->c);
+    place_a(k, in->first, in->word, in->both);
+}
+
+static void project_b(const work *k, const inputs *in) {
+    const int64_t lanes = k->isa->lanes, panel = (in->first - k->tile->cols.begin) / k->shape.step;
+    const int64_t between = k->shape.depth * lanes, stride = k->numbers.pairs ? 2 * lanes : between;
+    float *b = k->b + panel * k->shape.b_panel + in->word * lanes;
+    for (int64_t t = 0; t < in->terms; t++)
+        project_side(k, k->w.b, k->w.b_bias, lanes_from(k, in->first), in->x[t],
+                     k->d->mask_sides == EVO_MASK_BOTH ? in->mask[t] : in->ones, in->sums,
+                     k->numbers.pairs ? in->both + t * lanes : b, stride);
+    if (k->numbers.pairs) k->isa->pair(in->both, 2 * k->d->c, b, between);
 }
 
 static bool within(evo_range range, int64_t index) {
@@ -167,30 +204,45 @@ static void keep_mask(const work *k, const float *mask, int64_t panel, int64_t s
         memcpy(masks + panel * k->shape.mask_panel + s * k->isa->lanes, mask, lanes * sizeof *mask);
 }
 
-static void project_panel(const work *k, int64_t first, int64_t s) {
+/* LayerNorm of a panel of residues of sequence s as an operand, and their mask. */
+static void read_input(const work *k, int64_t first, int64_t s, float *buffer, float *x, float *mask) {
     const evo_opm_desc *d = k->d;
-    const int lanes = k->isa->lanes;
     const int64_t *strides = d->m.strides, *masks = d->mask.strides, b = k->tile->batch.begin;
-    const evo_range rows = k->tile->rows, cols = k->tile->cols;
-    cpu_parts parts = evo_blocked_scratch(k->call);
-    float *x = evo_blocked_take(&parts, d->c_m * lanes), *buffer = evo_blocked_take(&parts, d->c_m * lanes);
-    float *sums = evo_blocked_take(&parts, d->c * lanes), *mask = evo_blocked_take(&parts, lanes);
-    float *ones = evo_blocked_take(&parts, lanes);
+    const int lanes = k->isa->lanes;
     const cpu_rows from = { k->call->args.opm.m, d->m.dtype, b * strides[0] + s * strides[1] + first * strides[2],
                             strides[2],          strides[3], lanes_from(k, first) };
-    for (int l = 0; l < lanes; l++) ones[l] = 1.0f;
     evo_blocked_mask(&d->mask, k->call->args.opm.mask, b * masks[0] + s * masks[1] + first * masks[2], masks[2],
                      from.count, lanes, mask);
     k->isa->read(&from, d->c_m, buffer, x);
     k->isa->normalise(x, lanes, from.count, d->c_m, (float)d->layer_norm_eps, k->w.norm_weight, k->w.norm_bias, x);
-    if (within(rows, first)) {
-        project_a(k, first, s, x, mask, sums);
-        keep_mask(k, mask, (first - rows.begin) / k->shape.step, s, k->row_masks);
+    evo_blocked_convert(k->numbers, x, d->c_m);
+}
+
+/* a and b of the tile's residues of one panel, at one word of the sum. */
+static void project_panel(const work *k, int64_t first, int64_t word) {
+    const evo_opm_desc *d = k->d;
+    const int64_t lanes = k->isa->lanes;
+    const evo_range rows = k->tile->rows, cols = k->tile->cols;
+    cpu_parts parts = evo_blocked_scratch(k->call);
+    const int64_t s = k->numbers.pairs ? 2 * word : word;
+    inputs in = { .first = first, .word = word, .terms = k->numbers.pairs ? evo_blocked_least(2, d->s - s) : 1 };
+    float *buffer = evo_blocked_take(&parts, d->c_m * lanes);
+    in.ones = evo_blocked_take(&parts, lanes);
+    in.sums = evo_blocked_take(&parts, d->c * lanes);
+    in.both = evo_blocked_take(&parts, 2 * d->c * lanes);
+    for (int t = 0; t < 2; t++) {
+        in.x[t] = evo_blocked_take(&parts, d->c_m * lanes);
+        in.mask[t] = evo_blocked_take(&parts, lanes);
     }
-    if (within(cols, first)) {
-        project_b(k, first, s, x, mask, ones, sums);
-        keep_mask(k, mask, (first - cols.begin) / k->shape.step, s, k->col_masks);
+    for (int64_t l = 0; l < lanes; l++) in.ones[l] = 1.0f;
+    if (k->numbers.pairs && in.terms == 1) memset(in.both, 0, (size_t)(2 * d->c * lanes) * sizeof(float));
+    for (int64_t t = 0; t < in.terms; t++) {
+        read_input(k, first, s + t, buffer, in.x[t], in.mask[t]);
+        if (within(rows, first)) keep_mask(k, in.mask[t], (first - rows.begin) / k->shape.step, s + t, k->row_masks);
+        if (within(cols, first)) keep_mask(k, in.mask[t], (first - cols.begin) / k->shape.step, s + t, k->col_masks);
     }
+    if (within(rows, first)) project_a(k, &in);
+    if (within(cols, first)) project_b(k, &in);
 }
 
 /* A task is a panel of residues at several s: whole cache lines of a and b. One pass over m serves both sides. */
@@ -201,12 +253,12 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
     const int64_t begin_at = no_rows || (!no_cols && cols.begin < rows.begin) ? cols.begin : rows.begin;
     const int64_t end_at = no_rows || (!no_cols && cols.end > rows.end) ? cols.end : rows.end;
     const int threads = evo_blocked_threads(call);
-    const int64_t panel = k.shape.step, tasks = (end_at - begin_at + panel - 1) / panel * k.d->s;
-    const int64_t step = tasks >= 32 * threads ? 8 : 2, steps = (k.d->s + step - 1) / step;
+    const int64_t panel = k.shape.step, tasks = (end_at - begin_at + panel - 1) / panel * k.shape.depth;
+    const int64_t step = tasks >= 32 * threads ? 8 : 2, steps = (k.shape.depth + step - 1) / step;
 #pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
     for (int64_t i = begin_at; i < end_at; i += panel)
         for (int64_t block = 0; block < steps; block++)
-            for (int64_t s = block * step; s < evo_blocked_least((block + 1) * step, k.d->s); s++)
+            for (int64_t s = block * step; s < evo_blocked_least((block + 1) * step, k.shape.depth); s++)
                 if (within(rows, i) || within(cols, i)) project_panel(&k, i, s);
     return EVO_OK;
 }
@@ -254,37 +306,45 @@ static void write_pairs(const work *k, int64_t i, int64_t j, int64_t q, int64_t 
     k->isa->write(z, channels, &rows[0], &rows[1], buffer);
 }
 
-/* c_b at a time: an even number of them about OUTER_DEPTH (c_b, c_a) deep. */
+/* c_b at a time: about OUTER_DEPTH (c_b, c_a) deep, and an even number of them, so that pairs never cross. */
 static int64_t outer_width(const evo_opm_desc *d) {
-    return evo_blocked_least(evo_blocked_round(OUTER_DEPTH, d->c) / d->c, d->c);
+    return evo_blocked_least(evo_blocked_round((OUTER_DEPTH + d->c - 1) / d->c, 2), d->c);
 }
 
-/* z of `rows` residues from row `i` of the tile on and the panel's: the part of c_b ... */
+static cpu_operand outer_a(const work *k, int64_t i) {
+    const float *a = k->a + i * k->shape.a_row;
+    return k->shape.a_turned ? (cpu_operand){ a, 1, 1, k->shape.a_inner }
+                             : (cpu_operand){ a, k->shape.a_inner, k->shape.a_inner, 0 };
+}
+
+static cpu_operand outer_weights(const work *k, int64_t cb) {
+    const int64_t lanes = k->isa->lanes, c = k->d->c;
+    if (k->numbers.pairs) return evo_blocked_operand(k->numbers, k->w.out, c * c, 0, cb * c / 2);
+    return (cpu_operand){ k->w.out + cb * c * lanes, lanes, lanes, c * c * lanes };
+}
+
+/* z of `rows` residues from row `i` of the tile on and the panel's: the part of some c_b. */
 static void outer_part(const work *k, int64_t i, int64_t rows, int64_t panel, evo_range cb, float *o, float *z) {
-    const evo_opm_desc *d = k->d;
-    const int64_t lanes = k->isa->lanes, c = d->c, out_panel = c * c * lanes;
+    const int64_t lanes = k->isa->lanes, c = k->d->c, terms = (cb.end - cb.begin) * c;
     const int count = lanes_from(k, k->tile->cols.begin + panel * k->shape.step);
+    cpu_product outer = { .rows = c, .depth = k->shape.depth, .count = count, .c_stride = lanes };
+    cpu_product out = { .rows = k->d->c_z,
+                        .depth = evo_blocked_words(k->numbers, terms),
+                        .count = count,
+                        .add = cb.begin > 0,
+                        .a = outer_weights(k, cb.begin),
+                        .b = o,
+                        .c_stride = lanes };
     for (int64_t r = 0; r < rows; r++) {
+        outer.a = outer_a(k, i + r);
         for (int64_t h = cb.begin; h < cb.end; h++) {
-            const cpu_product outer = { c,
-                                        d->s,
-                                        count,
-                                        false,
-                                        { k->a + (i + r) * k->shape.a_row, k->shape.a_inner, c + lanes, 0 },
-                                        k->b + panel * k->shape.b_panel + h * d->s * lanes,
-                                        o + (h - cb.begin) * c * lanes,
-                                        lanes };
-            k->isa->multiply(&outer);
+            outer.b = k->b + panel * k->shape.b_panel + h * k->shape.depth * lanes;
+            outer.c = o + (h - cb.begin) * c * lanes;
+            evo_blocked_multiply(k->numbers, &outer);
         }
-        const cpu_product out = { d->c_z,
-                                  (cb.end - cb.begin) * c,
-                                  count,
-                                  cb.begin > 0,
-                                  { k->w.out + cb.begin * c * lanes, lanes, lanes, out_panel },
-                                  o,
-                                  z + r * d->c_z * lanes,
-                                  lanes };
-        k->isa->multiply(&out);
+        evo_blocked_convert(k->numbers, o, terms);
+        out.c = z + r * k->d->c_z * lanes;
+        evo_blocked_multiply(k->numbers, &out);
     }
 }
 
@@ -364,40 +424,43 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
     return evo_blocked_supports(d->compute, tensors, 3, why);
 }
 
-/* By the products' flops alone, so that the order does not depend on threads or limits. */
-static int64_t choose_order(const evo_opm_desc *d) {
+/*
+ * By the products' flops alone, so that the order does not depend on threads or limits. bf16 products have one order, as
+ * their packed weights serve one.
+ */
+static int64_t choose_order(const evo_opm_desc *d, cpu_numbers numbers) {
     const double s = (double)d->s, n = (double)d->n, c = (double)d->c, c_z = (double)d->c_z;
-    return s * c_z * (c + n) < n * c * (s + c_z) && d->s > 0 ? WEIGHT_FIRST : OUTER_FIRST;
+    return !numbers.pairs && d->s > 0 && s * c_z * (c + n) < n * c * (s + c_z) ? WEIGHT_FIRST : OUTER_FIRST;
 }
 
-static int64_t scratch_floats(const evo_opm_desc *d, const cpu_isa *isa, int64_t order) {
-    const int64_t lanes = isa->lanes, project = (2 * d->c_m + d->c + 2) * lanes;
+static int64_t scratch_floats(const evo_opm_desc *d, cpu_numbers n, int64_t order) {
+    const int64_t lanes = n.isa->lanes, project = (3 * d->c_m + 3 * d->c + 3) * lanes;
     const int64_t outer = (OUTER_ROWS + OUTER_ROWS * d->c_z + outer_width(d) * d->c + WRITE_CHANNELS) * lanes;
-    const int64_t weight = (isa->rows + 2 * lanes + d->c * d->s) * lanes;
+    const int64_t weight = (n.isa->rows + 2 * lanes + d->c * d->s) * lanes;
     const int64_t contraction = order == OUTER_FIRST ? outer : weight;
-    return evo_blocked_round((project > contraction ? project : contraction) + 8 * EVO_BLOCKED_LINE, 1024);
+    return evo_blocked_round((project > contraction ? project : contraction) + 10 * EVO_BLOCKED_LINE, 1024);
 }
 
-static int64_t workspace_bytes(const evo_opm_desc *d, const cpu_isa *isa, int64_t order, int64_t rows, int64_t cols,
+static int64_t workspace_bytes(const evo_opm_desc *d, cpu_numbers n, int64_t order, int64_t rows, int64_t cols,
                                int64_t threads) {
-    const int64_t lanes = isa->lanes;
+    const int64_t lanes = n.isa->lanes;
     /* More than any part below; a and b are padded to panels. */
     if (evo_product(rows + cols + 2 * lanes, d->s + lanes, d->c + lanes + 1, 64) < 0) return INT64_MAX;
-    const shape s = find_shape(d, isa, order, rows, cols);
+    const shape s = find_shape(d, n, order, rows, cols);
     return evo_blocked_bytes(rows * s.a_row + s.col_panels * (s.b_panel + s.mask_panel) + s.row_panels * s.mask_panel +
                                  2 * EVO_BLOCKED_LINE,
-                             threads, scratch_floats(d, isa, order));
+                             threads, scratch_floats(d, n, order));
 }
 
 /* Tiles of rows and columns shrink by halves, in whole panels, then the threads, until all fits the limit. */
 static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
     const evo_opm_desc *d = &problem->desc.opm;
-    const cpu_isa *isa = ((const cpu_device *)device)->isa;
+    const cpu_numbers n = evo_blocked_choose(device, d->compute);
     const int64_t limit =
         d->workspace_limit && d->workspace_limit < INT64_MAX ? (int64_t)d->workspace_limit : INT64_MAX - 1;
-    const int64_t order = choose_order(d), step = evo_blocked_step(isa, d->n);
+    const int64_t order = choose_order(d, n), step = evo_blocked_step(n.isa, d->n);
     int64_t rows = d->n, cols = d->n, threads = evo_cpu_threads(device);
-    while (workspace_bytes(d, isa, order, rows, cols, threads) > limit) {
+    while (workspace_bytes(d, n, order, rows, cols, threads) > limit) {
         if (rows <= step && cols <= step) {
             threads = 1;
             break;
@@ -405,12 +468,12 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
         int64_t *larger = rows > cols ? &rows : &cols;
         *larger = evo_blocked_round((*larger + 1) / 2, step);
     }
-    const int64_t bytes = workspace_bytes(d, isa, order, rows, cols, threads);
+    const int64_t bytes = workspace_bytes(d, n, order, rows, cols, threads);
     const evo_status status =
-        evo_blocked_settle(device, form, d->compute, bytes, threads, scratch_floats(d, isa, order), d->workspace_limit);
+        evo_blocked_settle(n, form, d->compute, bytes, threads, scratch_floats(d, n, order), d->workspace_limit);
     if (status != EVO_OK) return status;
     cpu_parts parts = { NULL, 0 };
-    map_weights(d, isa, &parts);
+    map_weights(d, n, &parts);
     form->pack_size = (size_t)parts.taken * sizeof(float);
     form->schedule = (evo_schedule){ 1, rows > 0 ? rows : 1, cols > 0 ? cols : 1, d->c };
     form->tuning[EVO_BLOCKED_FORM] = order;

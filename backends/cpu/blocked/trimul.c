@@ -8,8 +8,7 @@
 enum {
     PROJECT_CHANNELS = 16, /* of a and b at a time: their sums stay in the first cache */
     FINISH_CHANNELS = 32,  /* of the output */
-    CONTRACT_ROWS = 96,    /* of t, and columns, between which a block of a and one of b stay in the second cache */
-    CONTRACT_COLUMNS = 384
+    CONTRACT_COLUMNS = 384 /* of t that a thread goes through for one panel of rows after the other */
 };
 
 /* The packed weights; `sides` has a's projection and gate, b's projection and gate in turn, as gate_sides wants them. */
@@ -21,18 +20,17 @@ typedef struct weights {
     float *out_gate, *out_gate_bias; /* c_out rows, c_z deep */
 } weights;
 
-static weights map_weights(const evo_trimul_desc *d, const cpu_isa *isa, cpu_parts *parts) {
-    const int64_t sides = evo_blocked_round(4 * d->c, isa->rows), outs = evo_blocked_round(d->c_out, isa->rows);
+static weights map_weights(const evo_trimul_desc *d, cpu_numbers n, cpu_parts *parts) {
     weights w;
     w.norm_in_weight = evo_blocked_take(parts, d->c_z);
     w.norm_in_bias = evo_blocked_take(parts, d->c_z);
-    w.sides = evo_blocked_take(parts, sides * d->c_z);
+    w.sides = evo_blocked_take(parts, evo_blocked_matrix(n, 4 * d->c, d->c_z));
     w.sides_bias = evo_blocked_take(parts, 4 * d->c);
     w.norm_out_weight = evo_blocked_take(parts, d->c);
     w.norm_out_bias = evo_blocked_take(parts, d->c);
-    w.out = evo_blocked_take(parts, outs * d->c);
+    w.out = evo_blocked_take(parts, evo_blocked_matrix(n, d->c_out, d->c));
     w.out_bias = evo_blocked_take(parts, d->c_out);
-    w.out_gate = evo_blocked_take(parts, outs * d->c_z);
+    w.out_gate = evo_blocked_take(parts, evo_blocked_matrix(n, d->c_out, d->c_z));
     w.out_gate_bias = evo_blocked_take(parts, d->c_out);
     return w;
 }
@@ -41,25 +39,25 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
     (void)tile;
     const evo_trimul_desc *d = &call->problem->desc.trimul;
     const evo_trimul_weights *from = &call->args.trimul_weights;
-    const cpu_isa *isa = evo_blocked_isa(call);
+    const cpu_numbers n = evo_blocked_numbers(call);
     cpu_parts parts = { call->pack, 0 };
-    const weights to = map_weights(d, isa, &parts);
+    const weights to = map_weights(d, n, &parts);
     const evo_weight *const sides[] = { &from->a_proj_weight, &from->a_gate_weight, &from->b_proj_weight,
                                         &from->b_gate_weight };
     const evo_weight *const biases[] = { &from->a_proj_bias, &from->a_gate_bias, &from->b_proj_bias,
                                          &from->b_gate_bias };
     memset(call->pack, 0, call->form->pack_size);
     for (int s = 0; s < 4; s++) {
-        evo_blocked_pack_matrix(sides[s], d->c, d->c_z, isa->rows, s, 4, to.sides);
+        evo_blocked_pack_matrix(n, sides[s], d->c, d->c_z, s, 4, to.sides);
         evo_blocked_pack_vector(biases[s], d->c, s, 4, to.sides_bias);
     }
     evo_blocked_pack_vector(&from->norm_in_weight, d->c_z, 0, 1, to.norm_in_weight);
     evo_blocked_pack_vector(&from->norm_in_bias, d->c_z, 0, 1, to.norm_in_bias);
     evo_blocked_pack_vector(&from->norm_out_weight, d->c, 0, 1, to.norm_out_weight);
     evo_blocked_pack_vector(&from->norm_out_bias, d->c, 0, 1, to.norm_out_bias);
-    evo_blocked_pack_matrix(&from->out_weight, d->c_out, d->c, isa->rows, 0, 1, to.out);
+    evo_blocked_pack_matrix(n, &from->out_weight, d->c_out, d->c, 0, 1, to.out);
     evo_blocked_pack_vector(&from->out_bias, d->c_out, 0, 1, to.out_bias);
-    evo_blocked_pack_matrix(&from->out_gate_weight, d->c_out, d->c_z, isa->rows, 0, 1, to.out_gate);
+    evo_blocked_pack_matrix(n, &from->out_gate_weight, d->c_out, d->c_z, 0, 1, to.out_gate);
     evo_blocked_pack_vector(&from->out_gate_bias, d->c_out, 0, 1, to.out_gate_bias);
     return EVO_OK;
 }
@@ -68,15 +66,17 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
 typedef struct shape {
     int64_t step; /* positions along N of a panel */
     int64_t panels;
+    int64_t depth;              /* words of the sum's N terms */
     int64_t side;               /* from a channel of a or b to the next */
     int64_t t_pitch, t_channel; /* from a row of t to the next, from a channel to the next */
 } shape;
 
-static shape find_shape(const evo_trimul_desc *d, const cpu_isa *isa, int64_t rows) {
+static shape find_shape(const evo_trimul_desc *d, cpu_numbers n, int64_t rows) {
     shape s;
-    s.step = evo_blocked_step(isa, d->n);
+    s.step = evo_blocked_step(n.isa, d->n);
     s.panels = (d->n + s.step - 1) / s.step;
-    s.side = evo_blocked_round(s.panels * d->n * isa->lanes, EVO_BLOCKED_LINE) + EVO_BLOCKED_LINE;
+    s.depth = evo_blocked_words(n, d->n);
+    s.side = evo_blocked_round(s.panels * s.depth * n.isa->lanes, EVO_BLOCKED_LINE) + EVO_BLOCKED_LINE;
     s.t_pitch = evo_blocked_round(d->n, EVO_BLOCKED_LINE); /* whole vectors, and lines, of any set */
     s.t_channel = rows * s.t_pitch + EVO_BLOCKED_LINE;
     return s;
@@ -87,6 +87,7 @@ typedef struct work {
     const evo_call *call;
     const evo_trimul_desc *d;
     const cpu_isa *isa;
+    cpu_numbers numbers;
     const evo_tile *tile;
     weights w;
     shape shape;
@@ -97,8 +98,9 @@ static work begin(const evo_call *call, const evo_tile *tile) {
     work k = { .call = call, .d = &call->problem->desc.trimul, .isa = evo_blocked_isa(call), .tile = tile };
     cpu_parts parts = { call->pack, 0 };
     const evo_schedule *schedule = &call->form->schedule;
-    k.w = map_weights(k.d, k.isa, &parts);
-    k.shape = find_shape(k.d, k.isa, schedule->rows);
+    k.numbers = evo_blocked_numbers(call);
+    k.w = map_weights(k.d, k.numbers, &parts);
+    k.shape = find_shape(k.d, k.numbers, schedule->rows);
     k.a = evo_blocked_buffers(call);
     k.b = k.a + schedule->channels * k.shape.side;
     k.t = k.b + schedule->channels * k.shape.side;
@@ -113,11 +115,6 @@ static int lanes_from(const work *k, int64_t first) {
     return (int)evo_blocked_least(k->shape.step, k->d->n - first);
 }
 
-static cpu_operand packed_rows(const work *k, const float *data, int64_t depth, int64_t first) {
-    const int64_t rows = k->isa->rows;
-    return (cpu_operand){ data + first * depth, rows, rows, rows * depth };
-}
-
 /* --- project ----------------------------------------------------------------------------------- */
 
 /* Where lane 0 of a panel of positions lies: (i, k) of a tensor for outgoing edges, (k, i) for incoming ones. */
@@ -127,14 +124,10 @@ static int64_t first_lane(const work *k, const evo_tensor *layout, int64_t lane,
                                            : position(layout, b, sum_index, lane);
 }
 
-/* a and b of the tile's channels at one panel of positions. */
-static void project_panel(const work *k, int64_t panel, int64_t sum_index) {
+/* LayerNorm_in(z) of a panel of positions as an operand, and their mask. */
+static void project_input(const work *k, int64_t first, int64_t sum_index, float *buffer, float *x, float *mask) {
     const evo_trimul_desc *d = k->d;
     const int lanes = k->isa->lanes, along = d->direction == EVO_OUTGOING ? 1 : 2;
-    const int64_t first = panel * k->shape.step;
-    cpu_parts parts = evo_blocked_scratch(k->call);
-    float *x = evo_blocked_take(&parts, d->c_z * lanes), *buffer = evo_blocked_take(&parts, d->c_z * lanes);
-    float *sums = evo_blocked_take(&parts, 4 * PROJECT_CHANNELS * lanes), *mask = evo_blocked_take(&parts, lanes);
     const cpu_rows rows = { k->call->args.trimul.z, d->z.dtype,      first_lane(k, &d->z, first, sum_index),
                             d->z.strides[along],    d->z.strides[3], lanes_from(k, first) };
     evo_blocked_mask(&d->mask, k->call->args.trimul.mask, first_lane(k, &d->mask, first, sum_index),
@@ -142,16 +135,56 @@ static void project_panel(const work *k, int64_t panel, int64_t sum_index) {
     k->isa->read(&rows, d->c_z, buffer, x);
     k->isa->normalise(x, lanes, rows.count, d->c_z, (float)d->layer_norm_eps, k->w.norm_in_weight, k->w.norm_in_bias,
                       x);
-    const int64_t begin = k->tile->channels.begin, end = k->tile->channels.end;
-    for (int64_t h = begin; h < end; h += PROJECT_CHANNELS) {
-        const int64_t channels = evo_blocked_least(PROJECT_CHANNELS, end - h);
-        const int64_t at = (h - begin) * k->shape.side + (panel * d->n + sum_index) * lanes;
-        const cpu_product product = {
-            4 * channels, d->c_z, rows.count, false, packed_rows(k, k->w.sides, d->c_z, 4 * h), x, sums, lanes
-        };
-        k->isa->multiply(&product);
-        k->isa->gate_sides(sums, rows.count, channels, k->w.sides_bias + 4 * h, mask, k->a + at, k->b + at,
-                           k->shape.side);
+    evo_blocked_convert(k->numbers, x, d->c_z);
+}
+
+/* a and b of `channels` channels from `h` on, for one panel of inputs. */
+static void project_channels(const work *k, int64_t h, int64_t channels, int count, const float *x, const float *mask,
+                             float *sums, float *a, float *b, int64_t stride) {
+    const int64_t c_z = k->d->c_z;
+    const cpu_product product = { 4 * channels,
+                                  evo_blocked_words(k->numbers, c_z),
+                                  count,
+                                  false,
+                                  evo_blocked_operand(k->numbers, k->w.sides, c_z, 4 * h, 0),
+                                  x,
+                                  sums,
+                                  k->isa->lanes };
+    evo_blocked_multiply(k->numbers, &product);
+    k->isa->gate_sides(sums, count, channels, k->w.sides_bias + 4 * h, mask, a, b, stride);
+}
+
+/* a and b of the tile's channels at one panel of positions and one word of the sum: one k, or two that become pairs. */
+static void project_panel(const work *k, int64_t panel, int64_t word) {
+    const int64_t lanes = k->isa->lanes, c_z = k->d->c_z, first = panel * k->shape.step, side = k->shape.side;
+    const int64_t begin_at = k->tile->channels.begin, end_at = k->tile->channels.end;
+    const int64_t index = k->numbers.pairs ? 2 * word : word;
+    const int64_t terms = k->numbers.pairs ? evo_blocked_least(2, k->d->n - index) : 1;
+    const int count = lanes_from(k, first);
+    cpu_parts parts = evo_blocked_scratch(k->call);
+    float *buffer = evo_blocked_take(&parts, c_z * lanes),
+          *sums = evo_blocked_take(&parts, 4 * PROJECT_CHANNELS * lanes);
+    float *both[2], *x[2], *mask[2]; /* both: [channel][two k][lane] of a and of b */
+    for (int t = 0; t < 2; t++) {
+        both[t] = evo_blocked_take(&parts, 2 * PROJECT_CHANNELS * lanes);
+        x[t] = evo_blocked_take(&parts, c_z * lanes);
+        mask[t] = evo_blocked_take(&parts, lanes);
+    }
+    for (int64_t t = 0; t < terms; t++) project_input(k, first, index + t, buffer, x[t], mask[t]);
+    for (int64_t h = begin_at; h < end_at; h += PROJECT_CHANNELS) {
+        const int64_t channels = evo_blocked_least(PROJECT_CHANNELS, end_at - h);
+        const int64_t at = (h - begin_at) * side + (panel * k->shape.depth + word) * lanes;
+        if (!k->numbers.pairs) {
+            project_channels(k, h, channels, count, x[0], mask[0], sums, k->a + at, k->b + at, side);
+            continue;
+        }
+        if (terms == 1)
+            for (int t = 0; t < 2; t++) memset(both[t], 0, (size_t)(2 * channels * lanes) * sizeof(float));
+        for (int64_t t = 0; t < terms; t++)
+            project_channels(k, h, channels, count, x[t], mask[t], sums, both[0] + t * lanes, both[1] + t * lanes,
+                             2 * lanes);
+        k->isa->pair(both[0], 2 * channels, k->a + at, side);
+        k->isa->pair(both[1], 2 * channels, k->b + at, side);
     }
 }
 
@@ -159,46 +192,54 @@ static void project_panel(const work *k, int64_t panel, int64_t sum_index) {
 static evo_status project(const evo_call *call, const evo_tile *tile) {
     const work k = begin(call, tile);
     const int threads = evo_blocked_threads(call);
-    const int64_t step = k.shape.panels * k.d->n >= 32 * threads ? 8 : 2, steps = (k.d->n + step - 1) / step;
+    const int64_t depth = k.shape.depth, step = k.shape.panels * depth >= 32 * threads ? 8 : 2;
+    const int64_t steps = (depth + step - 1) / step;
 #pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
     for (int64_t panel = 0; panel < k.shape.panels; panel++)
         for (int64_t s = 0; s < steps; s++)
-            for (int64_t i = s * step; i < evo_blocked_least((s + 1) * step, k.d->n); i++) project_panel(&k, panel, i);
+            for (int64_t w = s * step; w < evo_blocked_least((s + 1) * step, depth); w++) project_panel(&k, panel, w);
     return EVO_OK;
 }
 
 /* --- contract ---------------------------------------------------------------------------------- */
 
-/* A block of rows and columns of one channel of t. */
-static void contract_block(const work *k, int64_t channel, evo_range rows, evo_range cols) {
-    const int64_t lanes = k->isa->lanes, step = k->shape.step, n = k->d->n, panel = lanes * n;
+/*
+ * a's rows from a panel's first on as a left operand: as the panel lies, or turned into rows of contiguous depth, once for
+ * all the columns of a block.
+ */
+static cpu_operand left_operand(const work *k, const float *panel, float *turned) {
+    const int64_t lanes = k->isa->lanes, depth = k->shape.depth;
+    if (!evo_blocked_whole(k->numbers)) return (cpu_operand){ panel, lanes, lanes, 0 };
+    k->isa->transpose(panel, lanes, depth, lanes, turned, depth);
+    return (cpu_operand){ turned, 1, 1, depth };
+}
+
+/* A panel of rows and a block of columns of one channel of t. */
+static void contract_block(const work *k, int64_t channel, int64_t row, evo_range cols) {
+    const int64_t step = k->shape.step, panel = k->isa->lanes * k->shape.depth;
     const float *a = k->a + (channel - k->tile->channels.begin) * k->shape.side;
     const float *b = k->b + (channel - k->tile->channels.begin) * k->shape.side;
-    float *t = k->t + channel * k->shape.t_channel;
-    for (int64_t j = cols.begin; j < cols.end; j += step)
-        for (int64_t i = rows.begin; i < rows.end; i += step) {
-            const cpu_product product = { evo_blocked_least(step, rows.end - i),
-                                          n,
-                                          lanes_from(k, j),
-                                          false,
-                                          { a + i / step * panel, lanes, lanes, panel },
-                                          b + j / step * panel,
-                                          t + (i - k->tile->rows.begin) * k->shape.t_pitch + j,
-                                          k->shape.t_pitch };
-            k->isa->multiply(&product);
-        }
+    float *t = k->t + channel * k->shape.t_channel + (row - k->tile->rows.begin) * k->shape.t_pitch;
+    cpu_product product = { .rows = evo_blocked_least(step, k->tile->rows.end - row),
+                            .depth = k->shape.depth,
+                            .a = left_operand(k, a + row / step * panel, evo_blocked_scratch(k->call).memory),
+                            .c_stride = k->shape.t_pitch };
+    for (int64_t j = cols.begin; j < cols.end; j += step) {
+        product.count = lanes_from(k, j);
+        product.b = b + j / step * panel;
+        product.c = t + j;
+        evo_blocked_multiply(k->numbers, &product);
+    }
 }
 
 static evo_status contract(const evo_call *call, const evo_tile *tile) {
     const work k = begin(call, tile);
-    const int64_t height = evo_blocked_round(CONTRACT_ROWS, k.shape.step);
     const int64_t width = evo_blocked_round(CONTRACT_COLUMNS, k.shape.step);
 #pragma omp parallel for collapse(3) schedule(static) num_threads(evo_blocked_threads(call))
     for (int64_t h = tile->channels.begin; h < tile->channels.end; h++)
-        for (int64_t i = tile->rows.begin; i < tile->rows.end; i += height)
-            for (int64_t j = 0; j < k.d->n; j += width)
-                contract_block(&k, h, (evo_range){ i, evo_blocked_least(i + height, tile->rows.end) },
-                               (evo_range){ j, evo_blocked_least(j + width, k.d->n) });
+        for (int64_t j = 0; j < k.d->n; j += width)
+            for (int64_t i = tile->rows.begin; i < tile->rows.end; i += k.shape.step)
+                contract_block(&k, h, i, (evo_range){ j, evo_blocked_least(j + width, k.d->n) });
     return EVO_OK;
 }
 
@@ -211,6 +252,19 @@ static cpu_rows panel_rows(const work *k, const evo_tensor *layout, const void *
                        layout->strides[2],
                        layout->strides[3],
                        lanes_from(k, j) };
+}
+
+static void finish_product(const work *k, const float *matrix, int64_t terms, int64_t q, int64_t channels, int count,
+                           const float *panel, float *sums) {
+    const cpu_product product = { channels,
+                                  evo_blocked_words(k->numbers, terms),
+                                  count,
+                                  false,
+                                  evo_blocked_operand(k->numbers, matrix, terms, q, 0),
+                                  panel,
+                                  sums,
+                                  k->isa->lanes };
+    evo_blocked_multiply(k->numbers, &product);
 }
 
 static void finish_panel(const work *k, int64_t i, int64_t j) {
@@ -229,16 +283,14 @@ static void finish_panel(const work *k, int64_t i, int64_t j) {
                           x);
     k->isa->normalise(k->t + (i - k->tile->rows.begin) * k->shape.t_pitch + j, k->shape.t_channel, z.count, d->c,
                       (float)d->layer_norm_eps, k->w.norm_out_weight, k->w.norm_out_bias, normed);
+    evo_blocked_convert(k->numbers, x, d->c_z);
+    evo_blocked_convert(k->numbers, normed, d->c);
     cpu_rows residual = panel_rows(k, &d->residual, args->residual, i, j),
              out = panel_rows(k, &d->out, args->out, i, j);
     for (int64_t q = 0; q < d->c_out; q += FINISH_CHANNELS) {
         const int64_t channels = evo_blocked_least(FINISH_CHANNELS, d->c_out - q);
-        const cpu_product gates = { channels, d->c_z, z.count, false, packed_rows(k, k->w.out_gate, d->c_z, q),
-                                    x,        gate,   lanes };
-        const cpu_product outputs = { channels, d->c, z.count, false, packed_rows(k, k->w.out, d->c, q),
-                                      normed,   y,    lanes };
-        k->isa->multiply(&gates);
-        k->isa->multiply(&outputs);
+        finish_product(k, k->w.out_gate, d->c_z, q, channels, z.count, x, gate);
+        finish_product(k, k->w.out, d->c, q, channels, z.count, normed, y);
         k->isa->gate_output(gate, z.count, channels, k->w.out_gate_bias + q, k->w.out_bias + q, y);
         k->isa->write(y, channels, &residual, &out, buffer);
         residual.offset += channels * residual.channel;
@@ -263,19 +315,21 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
     return evo_blocked_supports(d->compute, tensors, 3, why);
 }
 
-static int64_t scratch_floats(const evo_trimul_desc *d, const cpu_isa *isa) {
-    const int64_t lanes = isa->lanes, widest = d->c_z > FINISH_CHANNELS ? d->c_z : FINISH_CHANNELS;
-    const int64_t project = 2 * d->c_z + 4 * PROJECT_CHANNELS + 1;
+static int64_t scratch_floats(const evo_trimul_desc *d, cpu_numbers n) {
+    const int64_t lanes = n.isa->lanes, widest = d->c_z > FINISH_CHANNELS ? d->c_z : FINISH_CHANNELS;
+    const int64_t project = 3 * d->c_z + 8 * PROJECT_CHANNELS + 2;
+    const int64_t turned = evo_blocked_whole(n) ? evo_blocked_words(n, d->n) : 0;
     const int64_t finish = d->c_z + d->c + 2 * FINISH_CHANNELS + widest + 1;
-    return evo_blocked_round((project > finish ? project : finish) * lanes + 6 * EVO_BLOCKED_LINE + widest, 1024);
+    const int64_t most = project > finish ? project : finish;
+    return evo_blocked_round((most > turned ? most : turned) * lanes + 10 * EVO_BLOCKED_LINE + widest, 1024);
 }
 
-static int64_t workspace_bytes(const evo_trimul_desc *d, const cpu_isa *isa, int64_t rows, int64_t channels,
+static int64_t workspace_bytes(const evo_trimul_desc *d, cpu_numbers n, int64_t rows, int64_t channels,
                                int64_t threads) {
-    const int64_t pitch = d->n + 2 * isa->lanes;
+    const int64_t pitch = d->n + 2 * n.isa->lanes;
     if (evo_product(pitch, pitch, d->c + channels + 1, 64) < 0) return INT64_MAX; /* more than any buffer below */
-    const shape s = find_shape(d, isa, rows);
-    return evo_blocked_bytes(2 * channels * s.side + d->c * s.t_channel, threads, scratch_floats(d, isa));
+    const shape s = find_shape(d, n, rows);
+    return evo_blocked_bytes(2 * channels * s.side + d->c * s.t_channel, threads, scratch_floats(d, n));
 }
 
 /* Halves a number of rows or channels, kept to whole panels of `multiple`. */
@@ -290,24 +344,24 @@ static int64_t halve(int64_t count, int64_t multiple) {
  */
 static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
     const evo_trimul_desc *d = &problem->desc.trimul;
-    const cpu_isa *isa = ((const cpu_device *)device)->isa;
+    const cpu_numbers n = evo_blocked_choose(device, d->compute);
     const int64_t limit =
         d->workspace_limit && d->workspace_limit < INT64_MAX ? (int64_t)d->workspace_limit : INT64_MAX - 1;
-    const int64_t step = evo_blocked_step(isa, d->n);
+    const int64_t step = evo_blocked_step(n.isa, d->n), group = evo_blocked_rows(n) > 4 ? evo_blocked_rows(n) / 4 : 1;
     int64_t rows = d->n, channels = d->c, threads = evo_cpu_threads(device);
-#define TOO_LARGE (workspace_bytes(d, isa, rows, channels, threads) > limit)
+#define TOO_LARGE (workspace_bytes(d, n, rows, channels, threads) > limit)
     while (TOO_LARGE && halve(rows, step) < rows) rows = halve(rows, step);
     if (TOO_LARGE) rows = d->n;
-    while (TOO_LARGE && halve(channels, 2) < channels) channels = halve(channels, 2);
+    while (TOO_LARGE && halve(channels, group) < channels) channels = halve(channels, group);
     while (TOO_LARGE && !(d->alias & EVO_ALIAS_INPUT) && halve(rows, step) < rows) rows = halve(rows, step);
     if (TOO_LARGE) threads = 1;
 #undef TOO_LARGE
-    const int64_t bytes = workspace_bytes(d, isa, rows, channels, threads);
+    const int64_t bytes = workspace_bytes(d, n, rows, channels, threads);
     const evo_status status =
-        evo_blocked_settle(device, form, d->compute, bytes, threads, scratch_floats(d, isa), d->workspace_limit);
+        evo_blocked_settle(n, form, d->compute, bytes, threads, scratch_floats(d, n), d->workspace_limit);
     if (status != EVO_OK) return status;
     cpu_parts parts = { NULL, 0 };
-    map_weights(d, isa, &parts);
+    map_weights(d, n, &parts);
     form->pack_size = (size_t)parts.taken * sizeof(float);
     form->schedule = (evo_schedule){ 1, rows > 0 ? rows : 1, d->n, channels };
     return EVO_OK;

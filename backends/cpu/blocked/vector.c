@@ -1,18 +1,20 @@
 /*
  * vector.c: the blocked kernels' work on panels (isa.h), compiled once for each instruction set. The build defines
  * EVO_VECTOR_WIDTH (floats in a vector), EVO_VECTORS (vectors in a panel's row), EVO_ROWS (rows of the register tile:
- * 4 or 8), EVO_ISA (the table's suffix) and EVO_ISA_NAME.
+ * 4 or 8), EVO_ISA (the table's suffix), EVO_ISA_NAME, and EVO_PAIRS where the set has bf16 products (pairs.h).
  */
 #include "backends/cpu/blocked/isa.h"
 
 #include <math.h>
 
+#include "backends/cpu/blocked/pairs.h"
 #include "backends/cpu/blocked/vector.h"
 #include "src/number.h"
 
 enum {
     LANES = EVO_VECTORS * EVO_VECTOR_WIDTH,
-    ROWS = EVO_ROWS
+    ROWS = EVO_ROWS,
+    PAIR_ROWS = EVO_PAIRS == 2 ? 32 : EVO_ROWS
 };
 
 /* --- Products ---------------------------------------------------------------------------------- */
@@ -25,13 +27,15 @@ enum {
 
 /* One row of the register tile: up to three vectors, named, as compilers keep names in registers and arrays not always. */
 #define CLEAR_ROW(r) vec c##r##0 = { 0 }, c##r##1 = { 0 }, c##r##2 = { 0 };
-#define ADD_ROW(r)                        \
-    {                                     \
-        const float factor = a[r];        \
-        c##r##0 += b0 * factor;           \
-        if (vectors > 1) c##r##1 += b1 * factor; \
-        if (vectors > 2) c##r##2 += b2 * factor; \
+#define ADD_ROW(r, ADD)                                     \
+    {                                                       \
+        const float factor = a[r];                          \
+        c##r##0 = ADD(c##r##0, factor, b0);                 \
+        if (vectors > 1) c##r##1 = ADD(c##r##1, factor, b1); \
+        if (vectors > 2) c##r##2 = ADD(c##r##2, factor, b2); \
     }
+#define ADD_TERM_ROW(r) ADD_ROW(r, add_term)
+#define ADD_PAIR_ROW(r) ADD_ROW(r, pairs_add)
 #define STORE_ROW(r)                                                                     \
     if (r < rows) {                                                                      \
         store_sum(c + r * c_stride, c##r##0, add);                                       \
@@ -39,43 +43,118 @@ enum {
         if (vectors > 2) store_sum(c + r * c_stride + 2 * WIDTH, c##r##2, add);          \
     }
 
+INLINE vec add_term(vec sum, float a, vec b) {
+    return sum + b * a;
+}
+
 INLINE void store_sum(float *c, vec sum, bool add) {
     vec_store(c, add ? vec_load(c) + sum : sum);
 }
 
-/* ROWS x (vectors * WIDTH) sums of `depth` terms, in registers; the first `rows` are stored or added to c. */
-INLINE void multiply_tile(int vectors, int64_t rows, int64_t depth, const float *restrict a, int64_t a_stride,
-                          const float *restrict b, float *restrict c, int64_t c_stride, bool add) {
-    EACH_ROW(CLEAR_ROW)
-    for (int64_t k = 0; k < depth; k++, a += a_stride, b += LANES) {
-        const vec b0 = vec_load(b);
-        const vec b1 = vectors > 1 ? vec_load(b + WIDTH) : b0, b2 = vectors > 2 ? vec_load(b + 2 * WIDTH) : b0;
-        EACH_ROW(ADD_ROW)
+/* ROWS x (vectors * WIDTH) sums of `depth` terms, or pairs of them, in registers; the first `rows` are stored or added. */
+#define DEFINE_MULTIPLY_TILE(NAME, ADD_TO_ROW)                                                                        \
+    INLINE void NAME(int vectors, int64_t rows, int64_t depth, const float *restrict a, int64_t a_stride,             \
+                     const float *restrict b, float *restrict c, int64_t c_stride, bool add) {                        \
+        EACH_ROW(CLEAR_ROW)                                                                                           \
+        for (int64_t k = 0; k < depth; k++, a += a_stride, b += LANES) {                                              \
+            const vec b0 = vec_load(b);                                                                               \
+            const vec b1 = vectors > 1 ? vec_load(b + WIDTH) : b0, b2 = vectors > 2 ? vec_load(b + 2 * WIDTH) : b0;   \
+            EACH_ROW(ADD_TO_ROW)                                                                                      \
+        }                                                                                                             \
+        EACH_ROW(STORE_ROW)                                                                                           \
     }
-    EACH_ROW(STORE_ROW)
-}
 
-INLINE void multiply_vectors(const cpu_product *p, int vectors) {
+DEFINE_MULTIPLY_TILE(multiply_tile, ADD_TERM_ROW)
+#if EVO_PAIRS == 1
+DEFINE_MULTIPLY_TILE(multiply_pairs_tile, ADD_PAIR_ROW)
+#else
+#define multiply_pairs_tile multiply_tile
+#endif
+
+INLINE void multiply_vectors(const cpu_product *p, int vectors, bool pairs) {
     int64_t k = 0;
     do {
         const int64_t depth = p->depth - k < EVO_CPU_DEPTH ? p->depth - k : EVO_CPU_DEPTH;
         const bool add = p->add || k > 0;
         for (int64_t row = 0; row < p->rows; row += ROWS)
-            multiply_tile(vectors, p->rows - row, depth,
-                          p->a.data + row / p->a.panel * p->a.panel_stride + row % p->a.panel + k * p->a.depth_stride,
-                          p->a.depth_stride, p->b + k * LANES, p->c + row * p->c_stride, p->c_stride, add);
+            (pairs ? multiply_pairs_tile : multiply_tile)(
+                vectors, p->rows - row, depth,
+                p->a.data + row / p->a.panel * p->a.panel_stride + row % p->a.panel + k * p->a.depth_stride,
+                p->a.depth_stride, p->b + k * LANES, p->c + row * p->c_stride, p->c_stride, add);
         k += depth;
     } while (k < p->depth);
 }
 
-static void multiply(const cpu_product *p) {
+INLINE void multiply_any(const cpu_product *p, bool pairs) {
     if (p->count > 2 * WIDTH && EVO_VECTORS > 2)
-        multiply_vectors(p, 3);
+        multiply_vectors(p, 3, pairs);
     else if (p->count > WIDTH)
-        multiply_vectors(p, 2);
+        multiply_vectors(p, 2, pairs);
     else
-        multiply_vectors(p, 1);
+        multiply_vectors(p, 1, pairs);
 }
+
+static void multiply(const cpu_product *p) {
+    multiply_any(p, false);
+}
+
+#if EVO_PAIRS == 1
+static void multiply_pairs(const cpu_product *p) {
+    multiply_any(p, true);
+}
+#endif
+
+#if EVO_PAIRS == 2
+INLINE void multiply_step(const float *a, int64_t a_stride, const float *b) {
+    TILE_LOAD(TILE_ROWS_0, a, a_stride);
+    TILE_LOAD(TILE_LANES_0, b, LANES);
+    TILE_LOAD(TILE_LANES_1, b + TILE, LANES);
+    TILE_MULTIPLY(TILE_SUMS_00, TILE_ROWS_0, TILE_LANES_0);
+    TILE_MULTIPLY(TILE_SUMS_01, TILE_ROWS_0, TILE_LANES_1);
+    TILE_LOAD(TILE_ROWS_1, a + TILE * a_stride, a_stride);
+    TILE_MULTIPLY(TILE_SUMS_10, TILE_ROWS_1, TILE_LANES_0);
+    TILE_MULTIPLY(TILE_SUMS_11, TILE_ROWS_1, TILE_LANES_1);
+}
+
+/* The last words, fewer than a tile is deep, with zeros after them on both sides. */
+static void multiply_rest(const float *a, int64_t a_stride, const float *b, int64_t depth) {
+    float rows[2 * TILE][TILE] = { { 0 } }, lanes[TILE][LANES] = { { 0 } };
+    for (int r = 0; r < 2 * TILE; r++) memcpy(rows[r], a + r * a_stride, (size_t)depth * sizeof(float));
+    memcpy(lanes, b, (size_t)depth * sizeof lanes[0]);
+    multiply_step(rows[0], TILE, lanes[0]);
+}
+
+static void store_tiles(float *c, int64_t stride) {
+    TILE_STORE(TILE_SUMS_00, c, stride);
+    TILE_STORE(TILE_SUMS_01, c + TILE, stride);
+    TILE_STORE(TILE_SUMS_10, c + TILE * stride, stride);
+    TILE_STORE(TILE_SUMS_11, c + TILE * stride + TILE, stride);
+}
+
+static void multiply_pairs(const cpu_product *p) {
+    const int64_t stride = p->a.panel_stride;
+    TILE_BEGIN();
+    for (int64_t row = 0; row < p->rows; row += 2 * TILE) {
+        const float *a = p->a.data + row * stride;
+        float *c = p->c + row * p->c_stride, sums[2 * TILE][LANES];
+        int64_t k = 0;
+        TILE_CLEAR(TILE_SUMS_00);
+        TILE_CLEAR(TILE_SUMS_01);
+        TILE_CLEAR(TILE_SUMS_10);
+        TILE_CLEAR(TILE_SUMS_11);
+        for (; k + TILE <= p->depth; k += TILE) multiply_step(a + k, stride, p->b + k * LANES);
+        if (k < p->depth) multiply_rest(a + k, stride, p->b + k * LANES, p->depth - k);
+        if (!p->add && p->rows - row >= 2 * TILE && p->count == LANES) {
+            store_tiles(c, p->c_stride);
+            continue;
+        }
+        store_tiles(sums[0], LANES);
+        for (int64_t r = 0; r < p->rows - row && r < 2 * TILE; r++)
+            for (int v = 0; v < p->count; v += WIDTH) store_sum(c + r * p->c_stride + v, vec_load(sums[r] + v), p->add);
+    }
+    TILE_END();
+}
+#endif
 
 /* --- Moving data ------------------------------------------------------------------------------- */
 
@@ -270,6 +349,15 @@ static void divide(float *z, int count, int64_t channels, const float *bias, con
         }
 }
 
+static void pair(const float *panel, int64_t channels, float *to, int64_t to_stride) {
+    for (int64_t k = 0; k < channels; k += 2, panel += 2 * LANES, to += to_stride)
+        for (int v = 0; v < LANES; v += WIDTH) {
+            const uvec low = bf16_of(vec_load(panel + v));
+            const uvec high = k + 1 < channels ? bf16_of(vec_load(panel + LANES + v)) : low & 0;
+            vec_store(to + v, vec_of(low | high << 16));
+        }
+}
+
 static void exponentials(const float *x, int64_t count, float *exponential, float *sigmoid) {
     for (int64_t k = 0; k + WIDTH <= count; k += WIDTH) {
         vec_store(exponential + k, vec_exp(vec_load(x + k)));
@@ -289,6 +377,12 @@ const cpu_isa PASTE(evo_cpu_isa_, EVO_ISA) = {
     .read = read_panel,
     .normalise = normalise,
     .multiply = multiply,
+    .pair = pair,
+#if EVO_PAIRS
+    .multiply_pairs = multiply_pairs,
+    .pair_rows = PAIR_ROWS,
+    .pair_rows_whole = EVO_PAIRS == 2,
+#endif
     .gate_sides = gate_sides,
     .gate_output = gate_output,
     .mask_side = mask_side,

@@ -12,6 +12,10 @@ enum {
     WIDTH = EVO_VECTOR_WIDTH
 };
 
+#ifndef EVO_PAIRS
+#define EVO_PAIRS 0
+#endif
+
 typedef float vec __attribute__((vector_size(EVO_VECTOR_WIDTH * 4)));
 typedef uint32_t uvec __attribute__((vector_size(EVO_VECTOR_WIDTH * 4)));
 typedef uint16_t halves __attribute__((vector_size(EVO_VECTOR_WIDTH * 2)));
@@ -32,7 +36,7 @@ INLINE vec vec_all(float x) {
     return x - (vec){ 0 };
 }
 
-INLINE uvec bits_of(vec v) {
+INLINE uvec uvec_of(vec v) {
     uvec b;
     memcpy(&b, &v, sizeof b);
     return b;
@@ -44,17 +48,17 @@ INLINE vec vec_of(uvec b) {
     return v;
 }
 
-INLINE uvec bits_all(uint32_t x) {
+INLINE uvec uvec_all(uint32_t x) {
     return x - (uvec){ 0 };
 }
 
 /* a where the mask's bits are set, else b. */
-INLINE uvec bits_choose(uvec mask, uvec a, uvec b) {
+INLINE uvec uvec_choose(uvec mask, uvec a, uvec b) {
     return (mask & a) | (~mask & b);
 }
 
 INLINE vec vec_choose(uvec mask, vec a, vec b) {
-    return vec_of(bits_choose(mask, bits_of(a), bits_of(b)));
+    return vec_of(uvec_choose(mask, uvec_of(a), uvec_of(b)));
 }
 
 /* Comparisons as masks: all ones where true; false for NaN. */
@@ -72,8 +76,8 @@ INLINE vec vec_load_bf16(const uint16_t *p) {
 
 /* Rounds to nearest even; a NaN stays one. */
 INLINE uvec bf16_of(vec v) {
-    const uvec b = bits_of(v), rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
-    return bits_choose((uvec)((b & 0x7fffffff) > 0x7f800000), (b >> 16) | 0x40, rounded);
+    const uvec b = uvec_of(v), rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
+    return uvec_choose((uvec)((b & 0x7fffffff) > 0x7f800000), (b >> 16) | 0x40, rounded);
 }
 
 INLINE void vec_store_bf16(uint16_t *p, vec v) {
@@ -87,20 +91,20 @@ INLINE vec vec_load_fp16(const uint16_t *p) {
     memcpy(&h, p, sizeof h);
     const uvec wide = __builtin_convertvector(h, uvec), magnitude = (wide & 0x7fff) << 13;
     const uvec exponent = magnitude & 0x0f800000, normal = magnitude + 0x38000000;
-    const vec subnormal = vec_of(magnitude + 0x38800000) - vec_of(bits_all(0x38800000));
-    uvec b = bits_choose((uvec)(exponent == 0x0f800000), normal + 0x38000000, normal);
-    b = bits_choose((uvec)(exponent == 0), bits_of(subnormal), b);
+    const vec subnormal = vec_of(magnitude + 0x38800000) - vec_of(uvec_all(0x38800000));
+    uvec b = uvec_choose((uvec)(exponent == 0x0f800000), normal + 0x38000000, normal);
+    b = uvec_choose((uvec)(exponent == 0), uvec_of(subnormal), b);
     return vec_of(b | (wide & 0x8000) << 16);
 }
 
 /* Adding 0.5 rounds a subnormal half to its step. */
 INLINE void vec_store_fp16(uint16_t *p, vec v) {
-    const uvec b = bits_of(v), magnitude = b & 0x7fffffff;
-    const uvec subnormal = bits_of(vec_of(magnitude) + 0.5f) - 0x3f000000;
+    const uvec b = uvec_of(v), magnitude = b & 0x7fffffff;
+    const uvec subnormal = uvec_of(vec_of(magnitude) + 0.5f) - 0x3f000000;
     const uvec normal = (magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-    const uvec special = bits_choose((uvec)(magnitude > 0x7f800000), bits_all(0x7e00), bits_all(0x7c00));
-    uvec code = bits_choose((uvec)(magnitude < 0x38800000), subnormal, normal);
-    code = bits_choose((uvec)(magnitude >= 0x47800000), special, code);
+    const uvec special = uvec_choose((uvec)(magnitude > 0x7f800000), uvec_all(0x7e00), uvec_all(0x7c00));
+    uvec code = uvec_choose((uvec)(magnitude < 0x38800000), subnormal, normal);
+    code = uvec_choose((uvec)(magnitude >= 0x47800000), special, code);
     const halves h = __builtin_convertvector(code | (b >> 16 & 0x8000), halves);
     memcpy(p, &h, sizeof h);
 }
@@ -116,7 +120,7 @@ INLINE vec vec_exp(vec x) {
     x = vec_choose(vec_less(x, vec_all(-150.0f)), vec_all(-150.0f), x);
     x = vec_choose(vec_less(vec_all(89.5f), x), vec_all(89.5f), x);
     const vec shifted = x * 1.44269504088896341f + magic, n = shifted - magic;
-    const uvec whole = bits_of(shifted) - bits_of(magic);
+    const uvec whole = uvec_of(shifted) - uvec_of(magic);
     vec r = x - n * 0.693145751953125f;
     r = r - n * 1.42860676533018704e-06f;
     vec p = vec_all(1.98756991e-04f);
@@ -133,7 +137,7 @@ INLINE vec vec_exp(vec x) {
 
 /* 1 / (1 + exp(-x)), from exp(-|x|), which does not overflow and keeps the small values' relative accuracy. */
 INLINE vec vec_sigmoid(vec x) {
-    const vec e = vec_exp(vec_of(bits_of(x) | 0x80000000u));
+    const vec e = vec_exp(vec_of(uvec_of(x) | 0x80000000u));
     const uvec negative = vec_less(x, vec_all(0.0f));
     return vec_choose(negative, e, vec_all(1.0f)) / (1.0f + e);
 }
