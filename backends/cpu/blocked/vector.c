@@ -106,6 +106,7 @@ static void multiply_pairs(const cpu_product *p) {
 
 #if EVO_PAIRS == 2
 INLINE void multiply_step(const float *a, int64_t a_stride, const float *b) {
+    TILE_FENCE();
     TILE_LOAD(TILE_ROWS_0, a, a_stride);
     TILE_LOAD(TILE_LANES_0, b, LANES);
     TILE_LOAD(TILE_LANES_1, b + TILE, LANES);
@@ -114,6 +115,7 @@ INLINE void multiply_step(const float *a, int64_t a_stride, const float *b) {
     TILE_LOAD(TILE_ROWS_1, a + TILE * a_stride, a_stride);
     TILE_MULTIPLY(TILE_SUMS_10, TILE_ROWS_1, TILE_LANES_0);
     TILE_MULTIPLY(TILE_SUMS_11, TILE_ROWS_1, TILE_LANES_1);
+    TILE_FENCE();
 }
 
 /* The last words, fewer than a tile is deep, with zeros after them on both sides. */
