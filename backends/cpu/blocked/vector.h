@@ -123,23 +123,29 @@ INLINE vec vec_exp(vec x) {
     const uvec whole = uvec_of(shifted) - uvec_of(magic);
     vec r = x - n * 0.693145751953125f;
     r = r - n * 1.42860676533018704e-06f;
-    vec p = vec_all(1.98756991e-04f);
-    p = p * r + 1.39819994e-03f;
-    p = p * r + 8.33345205e-03f;
-    p = p * r + 4.16657962e-02f;
+    vec p = vec_all(1.97902438e-04f);
+    p = p * r + 1.39447581e-03f;
+    p = p * r + 8.33349768e-03f;
+    p = p * r + 4.16662954e-02f;
     p = p * r + 1.66666657e-01f;
     p = p * r + 0.5f;
-    p = p * (r * r) + r + 1.0f;
+    const vec sum = 1.0f + r, rest = r - (sum - 1.0f); /* 1 + r exactly, so that only the last sum's rounding counts */
+    p = sum + (p * (r * r) + rest);
     typedef int32_t ints __attribute__((vector_size(EVO_VECTOR_WIDTH * 4)));
     const uvec first = (uvec)((ints)whole >> 1), second = whole - first;
     return p * vec_of((first + 127) << 23) * vec_of((second + 127) << 23);
 }
 
-/* 1 / (1 + exp(-x)), from exp(-|x|), which does not overflow and keeps the small values' relative accuracy. */
+/*
+ * 1 / (1 + exp(-x)), from exp(-|x|), which does not overflow and keeps the small values' relative accuracy. What the
+ * rounding of 1 + e left off is taken back to first order; 1 / (1 + e) is q or 1 - q.
+ */
 INLINE vec vec_sigmoid(vec x) {
-    const vec e = vec_exp(vec_of(uvec_of(x) | 0x80000000u));
+    const vec one = vec_all(1.0f), e = vec_exp(vec_of(uvec_of(x) | 0x80000000u));
+    const vec sum = 1.0f + e, rest = e - (sum - 1.0f);
     const uvec negative = vec_less(x, vec_all(0.0f));
-    return vec_choose(negative, e, vec_all(1.0f)) / (1.0f + e);
+    const vec q = vec_choose(negative, e, one) / sum;
+    return q - q * rest * vec_choose(negative, 1.0f - q, q);
 }
 
 #endif

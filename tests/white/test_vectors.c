@@ -1,0 +1,170 @@
+/*
+ * test_vectors.c: what the CPU's instruction sets compute on vectors, against libm in double: exp and sigmoid, 16-bit
+ * rounding, products. With the argument "every" exp and sigmoid are tried on every fp32 number (minutes).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/cpu/blocked/isa.h"
+#include "src/number.h"
+
+enum {
+    CHUNK = 4096
+};
+
+static float number_of(uint32_t code) {
+    float value;
+    memcpy(&value, &code, sizeof value);
+    return value;
+}
+
+/* The distance in units of the last place that `want`, rounded to fp32, has. */
+static double ulps(float got, double want) {
+    if (isnan(want)) return isnan(got) ? 0.0 : INFINITY;
+    if (fabs(want) >= 0x1.ffffffp127) return isinf(got) ? 0.0 : fabs((double)got) > 0x1.fffffcp127 ? 1.0 : INFINITY;
+    int exponent;
+    frexp(want, &exponent);
+    return fabs((double)got - want) / ldexp(1.0, exponent < -125 ? -149 : exponent - 24);
+}
+
+/* The worst errors over the codes begin, begin + step, ... */
+static void try_codes(const cpu_isa *isa, uint64_t begin, uint64_t end, uint64_t step) {
+    static float x[CHUNK], e[CHUNK], s[CHUNK];
+    double worst_e = 0.0, worst_s = 0.0;
+    float at_e = 0.0f, at_s = 0.0f;
+    for (uint64_t code = begin; code < end;) {
+        for (int k = 0; k < CHUNK; k++, code += step) x[k] = number_of((uint32_t)(code < end ? code : begin));
+        isa->exponentials(x, CHUNK, e, s);
+        for (int k = 0; k < CHUNK; k++) {
+            const double d = (double)x[k], error_e = ulps(e[k], exp(d)), error_s = ulps(s[k], 1.0 / (1.0 + exp(-d)));
+            if (!(error_e <= worst_e)) worst_e = error_e, at_e = x[k];
+            if (!(error_s <= worst_s)) worst_s = error_s, at_s = x[k];
+        }
+    }
+    printf("%s: exp %.3f ulp at %.9g, sigmoid %.3f ulp at %.9g\n", isa->name, worst_e, (double)at_e, worst_s,
+           (double)at_s);
+    assert_true(worst_e <= 2.0 && worst_s <= 2.0);
+}
+
+static uint64_t step_of_codes = 997;
+
+static void test_exponentials(void **state) {
+    (void)state;
+    for (int k = 0; evo_cpu_isa(k); k++)
+        if (evo_cpu_isa_usable(evo_cpu_isa(k))) try_codes(evo_cpu_isa(k), 0, UINT64_C(1) << 32, step_of_codes);
+}
+
+/* Rows of 16-bit numbers become floats exactly, and floats round as src/number.h does. */
+static void test_conversions(void **state) {
+    static const evo_dtype dtypes[] = { EVO_BF16, EVO_FP16 };
+    static uint16_t codes[65536], back[65536];
+    static float panel[48 * 65536 / 8], buffer[49 * 65536 / 8];
+    (void)state;
+    for (int c = 0; c < 65536; c++) codes[c] = (uint16_t)c;
+    for (int k = 0; evo_cpu_isa(k); k++) {
+        const cpu_isa *isa = evo_cpu_isa(k);
+        if (!evo_cpu_isa_usable(isa)) continue;
+        for (int t = 0; t < 2; t++) {
+            const int channels = 65536 / 8, count = 8;
+            const cpu_rows from = { codes, dtypes[t], 0, channels, 1, count };
+            const cpu_rows to = { back, dtypes[t], 0, channels, 1, count }, none = { NULL, EVO_NONE, 0, 0, 0, 0 };
+            isa->read(&from, channels, buffer, panel);
+            isa->write(panel, channels, &none, &to, buffer);
+            for (int c = 0; c < 65536; c++) {
+                const double want = evo_load(codes, dtypes[t], c);
+                const double got = (double)panel[c % channels * isa->lanes + c / channels];
+                assert_true(isnan(want) ? isnan(got) : got == want);
+                assert_true(isnan(want) ? isnan(evo_load(back, dtypes[t], c)) : back[c] == codes[c]);
+            }
+        }
+    }
+}
+
+/* Floats around every 16-bit number and every tie. */
+static void test_rounding(void **state) {
+    static const evo_dtype dtypes[] = { EVO_BF16, EVO_FP16 };
+    static uint16_t got[CHUNK], want[CHUNK];
+    static float panel[48 * CHUNK], buffer[49 * CHUNK];
+    (void)state;
+    for (int k = 0; evo_cpu_isa(k); k++) {
+        const cpu_isa *isa = evo_cpu_isa(k);
+        for (uint64_t code = 0; evo_cpu_isa_usable(isa) && code < UINT64_C(1) << 32;) {
+            for (int c = 0; c < CHUNK; c++, code += 509) panel[c * isa->lanes] = number_of((uint32_t)code);
+            for (int t = 0; t < 2; t++) {
+                const cpu_rows to = { got, dtypes[t], 0, CHUNK, 1, 1 }, none = { NULL, EVO_NONE, 0, 0, 0, 0 };
+                isa->write(panel, CHUNK, &none, &to, buffer);
+                for (int c = 0; c < CHUNK; c++) {
+                    evo_store(want, dtypes[t], c, (double)panel[c * isa->lanes]);
+                    assert_true(isnan(panel[c * isa->lanes]) ? isnan(evo_load(got, dtypes[t], c)) : got[c] == want[c]);
+                }
+            }
+        }
+    }
+}
+
+/* All shapes around the register tiles: rows, depth, lanes, with and without adding. Small integers, so sums are exact. */
+static void try_product(const cpu_isa *isa, bool pairs, int rows, int depth, int count, bool add) {
+    static float a[64 * 300], b[300 * 48], c[64 * 48];
+    const int granularity = pairs ? isa->pair_rows : isa->rows, terms = pairs ? 2 : 1;
+    const bool whole = pairs && isa->pair_rows_whole;
+    for (int i = 0; i < 64 * 300; i++) {
+        const uint32_t both = 0x3f804000; /* 2 in the lower half, 1 in the upper */
+        a[i] = pairs ? number_of(i % 3 ? both : 0) : (float)(i % 5 - 2);
+    }
+    for (int i = 0; i < 300 * 48; i++) b[i] = pairs ? number_of(i % 7 ? 0xbf803f80 : 0x40400000) : (float)(i % 7 - 3);
+    for (int i = 0; i < 64 * 48; i++) c[i] = 5.0f;
+    const cpu_product p = { rows,
+                            depth,
+                            count,
+                            add,
+                            whole ? (cpu_operand){ a, 1, 1, depth }
+                                  : (cpu_operand){ a, granularity, granularity, (int64_t)granularity * depth },
+                            b,
+                            c,
+                            isa->lanes };
+    (pairs ? isa->multiply_pairs : isa->multiply)(&p);
+    for (int r = 0; r < rows; r++)
+        for (int l = 0; l < count; l++) {
+            double sum = add ? 5.0 : 0.0;
+            for (int k = 0; k < depth; k++) {
+                const float *x =
+                    a +
+                    (whole ? r * depth + k : r / granularity * granularity * depth + r % granularity + k * granularity);
+                const float *y = b + k * isa->lanes + l;
+                for (int t = 0; t < terms; t++)
+                    sum += pairs ? evo_load(x, EVO_BF16, t) * evo_load(y, EVO_BF16, t) : (double)(*x * *y);
+            }
+            assert_true((double)c[r * isa->lanes + l] == sum);
+        }
+    for (int i = rows * isa->lanes; i < 64 * isa->lanes; i++) assert_true(c[i] == 5.0f);
+}
+
+static void test_products(void **state) {
+    static const int rows[] = { 1, 3, 4, 8, 9, 31, 32, 33 }, depths[] = { 0, 1, 2, 15, 16, 17, 64, 65, 200 };
+    (void)state;
+    for (int k = 0; evo_cpu_isa(k); k++) {
+        const cpu_isa *isa = evo_cpu_isa(k);
+        for (int r = 0; evo_cpu_isa_usable(isa) && r < 8; r++)
+            for (int d = 0; d < 9; d++)
+                for (int count = 1; count <= isa->lanes; count++)
+                    for (int pairs = 0; pairs <= (isa->multiply_pairs != NULL); pairs++)
+                        try_product(isa, pairs, rows[r], depths[d], count, count % 2);
+    }
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest all[] = { cmocka_unit_test(test_exponentials), cmocka_unit_test(test_conversions),
+                                      cmocka_unit_test(test_rounding), cmocka_unit_test(test_products) };
+    if (argc < 2 || strcmp(argv[1], "every") != 0) return cmocka_run_group_tests_name("vectors", all, NULL, NULL);
+    step_of_codes = 1;
+    const struct CMUnitTest every[] = { cmocka_unit_test(test_exponentials) };
+    return cmocka_run_group_tests_name("vectors, every number", every, NULL, NULL);
+}
