@@ -193,7 +193,7 @@ class TestRun(EvoTest):
                         ["--ln-eps", "0.5"]):
             with self.subTest(options):
                 self.assertGreater(arrays.relative_error(self.run_case(path, *options)[0], want), 1e-6)
-        self.assertEqual(self.run_case(path, "--kernel", "reference")[0], want)
+        self.assertLess(arrays.relative_error(self.run_case(path, "--kernel", "reference")[0], want), 1e-6)
         shape, _ = arrays.read_npy(os.path.join(self.folder, "out.npy"))
         self.assertEqual(shape, (2, 17, 17, 16))
         for dtype, error in (("fp64", 1e-12), ("fp32", 1e-6), ("fp16", 3e-3)):
@@ -218,7 +218,7 @@ class TestRun(EvoTest):
                 one, _ = self.run_case(*options, "--seed", "1")
                 self.assertEqual(self.run_case(*options, "--seed", "1")[0], one)
                 self.assertNotEqual(self.run_case(*options, "--seed", "2")[0], one)
-                limited, _ = self.run_case(*options, "--seed", "1", "--workspace-limit", "8K")
+                limited, _ = self.run_case(*options, "--seed", "1", "--workspace-limit", "64K")
                 self.assertEqual(limited, one)
 
     def test_saved_case_is_a_case(self):

@@ -121,22 +121,22 @@ void judge_naive(const struct evo_case *c, long double unit, long double *want, 
 /*
  * The value before its last rounding lies within twice the bound of the exact one: twice, since the bound is of first
  * order, and some kernels multiply by a reciprocal where ops.md divides. Rounding is monotone, so the stored value
- * lies between the two ends rounded. Far below the smallest normal double, sigmoids may vanish.
+ * lies between the two ends rounded. Far below the smallest normal number, `tiny`, sigmoids and products may vanish.
  */
-static int within(const number_format *format, double got, long double want, long double bound) {
+static int within(const number_format *format, double got, long double want, long double bound, long double tiny) {
     if (isnan(want)) return isnan(got);
     if (isinf(want)) return !isfinite(got);
-    long double slack = 2.0L * bound + ldexpl(1.0L, -1000);
+    long double slack = 2.0L * bound + tiny;
     return (long double)got >= round_to(format, want - slack) && (long double)got <= round_to(format, want + slack);
 }
 
 static void compare_elements(const struct evo_case *c, const double *got, const long double *want,
-                             const long double *bound) {
+                             const long double *bound, long double tiny) {
     const struct case_tensor *out = &c->tensors[case_find_spec(c->op, "out")];
     const number_format *format = number_format_of(out->dtype);
     int64_t wrong = 0, first = -1;
     for (int64_t i = 0; i < out->count; i++)
-        if (!within(format, got[i], want[i], bound[i])) {
+        if (!within(format, got[i], want[i], bound[i], tiny)) {
             first = first < 0 ? i : first;
             wrong++;
         }
@@ -146,8 +146,9 @@ static void compare_elements(const struct evo_case *c, const double *got, const 
                  c->name, c->seed, wrong, out->count, first, got[first], want[first], bound[first]);
 }
 
-/* Kernels that compute in less than double are judged as the table in docs/numerics.md does. */
-static void compare_norms(const struct evo_case *c, evo_compute compute, const double *got, const long double *want) {
+/* Kernels that compute in less than double are judged as the table in docs/numerics.md does, if `pairs` each pair too. */
+static void compare_norms(const struct evo_case *c, evo_compute compute, const double *got, const long double *want,
+                          int pairs) {
     const struct case_tensor *out = &c->tensors[case_find_spec(c->op, "out")];
     struct case_bound bound = case_bounds(compute, out, c->hard);
     struct case_comparison found;
@@ -156,9 +157,20 @@ static void compare_norms(const struct evo_case *c, evo_compute compute, const d
     for (int64_t i = 0; i < out->count; i++) rounded[i] = (double)want[i];
     case_compare(c, got, rounded, &found);
     free(rounded);
-    if (!(found.total <= bound.total) || !(found.pair <= bound.pair))
+    if (!(found.total <= bound.total) || (pairs && !(found.pair <= bound.pair)))
         fail_msg("%s (seed %" PRIu64 "): errors %.3g, worst pair %.3g, expected at most %.3g, %.3g. %s", c->name,
                  c->seed, found.total, found.pair, bound.total, bound.pair, found.message);
+}
+
+/*
+ * Whether the table's figures hold for a case computed in fp32: not where a LayerNorm has so few channels that it may
+ * magnify any rounding, nor where an output of 16 bits may be subnormal.
+ */
+static int usual(const struct evo_case *c) {
+    const evo_trimul_desc *trimul = &c->desc.trimul;
+    const int64_t c_in = strcmp(c->op->name, "opm") == 0 ? c->desc.opm.c_m : trimul->c_z;
+    const int64_t normed = strcmp(c->op->name, "opm") == 0 || c_in < trimul->c ? c_in : trimul->c;
+    return normed >= 8 && c->tensors[case_find_spec(c->op, "out")].dtype == EVO_FP32;
 }
 
 void judge_case(evo_context *context, const struct evo_case *c) {
@@ -167,11 +179,12 @@ void judge_case(evo_context *context, const struct evo_case *c) {
     double *got = judge_run(context, c, &compute);
     long double *want = calloc(count + 1, sizeof *want), *bound = calloc(count + 1, sizeof *bound);
     assert_true(want != NULL && bound != NULL);
-    judge_naive(c, ldexpl(1.0L, -53), want, bound);
-    if (compute == EVO_COMPUTE_FP64)
-        compare_elements(c, got, want, bound);
-    else
-        compare_norms(c, compute, got, want);
+    /* A pair of few channels may cancel to any relative error in fp32: each element has the bound of its own sums. */
+    const int narrow = compute == EVO_COMPUTE_FP32 || compute == EVO_COMPUTE_FP32_STRICT;
+    judge_naive(c, ldexpl(1.0L, narrow ? -24 : -53), want, bound);
+    if (compute == EVO_COMPUTE_FP64 || narrow)
+        compare_elements(c, got, want, bound, ldexpl(1.0L, narrow ? -110 : -1000));
+    if (compute != EVO_COMPUTE_FP64 && (!narrow || usual(c))) compare_norms(c, compute, got, want, !narrow);
     free(got);
     free(want);
     free(bound);
