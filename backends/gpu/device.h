@@ -6,8 +6,8 @@
  *
  * Entries. A kernel is EVO_KERNEL(name, params, threads, blocks) { ... }: an extern "C" entry `name` that takes one struct
  * `const params p` by value and is launched with `threads` threads a block in x; registers are limited so that `blocks` of
- * them fit a multiprocessor (a hint). EVO_DEVICE stands before every other function and EVO_UNROLL before a loop that must
- * be unrolled. The simulator registers an entry under its name, with sizeof(params) and threads.
+ * them fit a multiprocessor (a hint). EVO_DEVICE stands before every other function, EVO_METHOD before member functions, and
+ * EVO_UNROLL before a loop that must be unrolled. The simulator registers an entry under its name, with sizeof(params) and threads.
  *
  * Indices: int thread_x(), unsigned block_x(), block_y(), block_z().
  *
@@ -41,9 +41,9 @@
 #if defined(EVO_SIMULATED)
 #include "simulated_device.h"
 #elif defined(__HIP__)
-#include "backends/gpu/device_hip.h"
+#include "backends/hip/device_hip.h"
 #elif defined(__CUDACC__)
-#include "backends/gpu/device_cuda.h"
+#include "backends/cuda/device_cuda.h"
 #else
 #error "kernels are compiled by nvcc, by clang++ -x hip, or with EVO_SIMULATED"
 #endif

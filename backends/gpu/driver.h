@@ -82,4 +82,7 @@ typedef struct gpu_driver {
     evo_status (*graph_destroy)(evo_graph graph);
 } gpu_driver;
 
+extern const gpu_driver evo_cuda_driver; /* backends/cuda/cuda.c */
+extern const gpu_driver evo_hip_driver;  /* backends/hip/hip.c */
+
 #endif

@@ -1,12 +1,13 @@
 /* device_cuda.h: the names of device.h for nvcc. */
-#ifndef EVO_BACKENDS_GPU_DEVICE_CUDA_H
-#define EVO_BACKENDS_GPU_DEVICE_CUDA_H
+#ifndef EVO_BACKENDS_CUDA_DEVICE_CUDA_H
+#define EVO_BACKENDS_CUDA_DEVICE_CUDA_H
 
 #include <stdint.h>
 
 #define EVO_KERNEL(name, params, threads, blocks)                                                                     \
     extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ params p)
 #define EVO_DEVICE static __device__ __forceinline__
+#define EVO_METHOD __device__ __forceinline__
 #define EVO_UNROLL _Pragma("unroll")
 #define EVO_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define EVO_DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]

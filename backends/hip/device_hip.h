@@ -1,12 +1,13 @@
 /* device_hip.h: the names of device.h for clang's HIP, by compiler builtins alone: no header or library of ROCm. */
-#ifndef EVO_BACKENDS_GPU_DEVICE_HIP_H
-#define EVO_BACKENDS_GPU_DEVICE_HIP_H
+#ifndef EVO_BACKENDS_HIP_DEVICE_HIP_H
+#define EVO_BACKENDS_HIP_DEVICE_HIP_H
 
 #include <stdint.h>
 
 #define EVO_KERNEL(name, params, threads, blocks)                                                                     \
     extern "C" __attribute__((global, amdgpu_flat_work_group_size(threads, threads))) void name(const params p)
 #define EVO_DEVICE static __attribute__((device, always_inline)) inline
+#define EVO_METHOD __attribute__((device, always_inline)) inline
 #define EVO_UNROLL _Pragma("unroll")
 #define EVO_SHARED(type, name, count) static __attribute__((shared, aligned(16))) type name[count]
 #define EVO_DYNAMIC_SHARED(name) extern __attribute__((shared, aligned(16))) unsigned char name[]
