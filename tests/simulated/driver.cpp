@@ -91,6 +91,17 @@ status driver::retain(device &d) {
     return success;
 }
 
+/* Deletes those of a set that belong to a device. */
+template <class T> static void delete_owned(std::set<T *> &all, const device &owner) {
+    for (auto at = all.begin(); at != all.end();) {
+        T *const each = *at;
+        ++at;
+        if (each->owner != &owner) continue;
+        all.erase(each);
+        delete each;
+    }
+}
+
 /* The last release takes everything with it that was made in the context. */
 status driver::release(device &d) {
     if (d.retained == 0) return invalid_context;
@@ -102,6 +113,12 @@ status driver::release(device &d) {
         ++at;
         if (owned) forget(address);
     }
+    for (auto at = functions.begin(); at != functions.end();)
+        at = (*at)->owner == &d ? functions.erase(at) : std::next(at);
+    delete_owned(modules, d);
+    delete_owned(streams, d);
+    delete_owned(events, d);
+    delete_owned(graph_execs, d);
     return success;
 }
 
