@@ -44,10 +44,10 @@ EVO_DEVICE void outer_products(const gpu_opm_outer_params &p, const pair_place &
     const int column = panel<TILE>::thread_column(), channel = column / GPU_OPM_SIDE;
     const int64_t rows4 = (p.row_count + 3) / 4 * 4, cols4 = (p.col_count + 3) / 4 * 4;
     panel<TILE> a, b;
-    a.start(p.a + block_z() * p.a_batch + static_cast<int64_t>(at.row) * p.c + c_a * GPU_OPM_SIDE + column,
-            rows4 * p.c, p.output.s, c_a + channel < p.c);
-    b.start(p.b + block_z() * p.b_batch + static_cast<int64_t>(at.col) * p.c + c_b * GPU_OPM_SIDE + column,
-            cols4 * p.c, p.output.s, c_b + channel < p.c);
+    a.start(p.a + block_z() * p.a_batch + static_cast<int64_t>(at.row) * p.c4 + c_a * GPU_OPM_SIDE + column,
+            rows4 * p.c4, p.output.s, c_a + channel < p.c);
+    b.start(p.b + block_z() * p.b_batch + static_cast<int64_t>(at.col) * p.c4 + c_b * GPU_OPM_SIDE + column,
+            cols4 * p.c4, p.output.s, c_b + channel < p.c);
     clear(sum);
     multiply_panels<TILE, TILE>(a, b, p.output.s, stages, sum);
     block_barrier();
@@ -55,14 +55,15 @@ EVO_DEVICE void outer_products(const gpu_opm_outer_params &p, const pair_place &
 
 EVO_DEVICE void keep_products(const float (&sum)[8][8], float *o) {
     const place at = thread_place<TILE, TILE>();
+    const int first = at.row / 4 * GPU_OPM_HIDDEN + at.col / 4, swizzle = first / 2 % 4;
     EVO_UNROLL
-    for (int r = 0; r < 2; r++)
+    for (int q = 0; q < GPU_OPM_SIDE; q++) {
+        float *quad = o + first * GPU_OPM_PAIRS + (q ^ swizzle) * 4;
         EVO_UNROLL
-    for (int c = 0; c < 2; c++) {
-        const int k = (at.row / 4 + 4 * r) * GPU_OPM_HIDDEN + at.col / 4 + 8 * c;
-        EVO_UNROLL
-        for (int q = 0; q < GPU_OPM_SIDE; q++)
-            *reinterpret_cast<float4_t *>(o + k * GPU_OPM_PAIRS + (q ^ (k / 2 % 4)) * 4) = {
+        for (int r = 0; r < 2; r++)
+            EVO_UNROLL
+        for (int c = 0; c < 2; c++)
+            *reinterpret_cast<float4_t *>(quad + (4 * r * GPU_OPM_HIDDEN + 8 * c) * GPU_OPM_PAIRS) = {
                 sum[4 * r + q][4 * c], sum[4 * r + q][4 * c + 1], sum[4 * r + q][4 * c + 2], sum[4 * r + q][4 * c + 3]
             };
     }
@@ -159,35 +160,49 @@ EVO_DEVICE void add_shares(const float (&z)[8][8], float *shares, float (&total)
     block_barrier();
 }
 
-EVO_KERNEL(evo_opm_outer, gpu_opm_outer_params, GPU_THREADS, 2) {
-    EVO_DYNAMIC_SHARED(shared);
-    float *memory = reinterpret_cast<float *>(shared);
-    const pair_place at = block_pairs(p);
-    const int group = thread_x() / 32, column = static_cast<int>(block_y()) * GPU_OPM_COLUMNS;
-    float counts[2] = { static_cast<float>(p.output.s), static_cast<float>(p.output.s) };
-    if (p.output.mask.dtype != GPU_NONE) {
-        count_pairs(p, at, memory);
-        counts[0] = memory[group];
-        counts[1] = memory[group + 8];
-        block_barrier();
-    }
-    float total[2][4];
-    clear(total);
-    for (int c_a = 0; c_a < p.c; c_a += GPU_OPM_HIDDEN)
-        for (int c_b = 0; c_b < p.c; c_b += GPU_OPM_HIDDEN) {
-            float sum[8][8];
-            outer_products(p, at, c_a, c_b, memory, sum);
-            keep_products(sum, memory);
-            clear(sum);
-            project_share(p, c_a, c_b, column, memory, sum);
-            block_barrier();
-            add_shares(sum, memory, total);
-        }
+/* One 32 x 32 part of the hidden channels: their sums over S, then their share of z added to `total`. */
+EVO_DEVICE void add_part(const gpu_opm_outer_params &p, const pair_place &at, int c_a, int c_b, int column,
+                         float *memory, float (&total)[2][4]) {
+    float sum[8][8];
+    outer_products(p, at, c_a, c_b, memory, sum);
+    keep_products(sum, memory);
+    clear(sum);
+    project_share(p, c_a, c_b, column, memory, sum);
+    block_barrier();
+    add_shares(sum, memory, total);
+}
+
+EVO_DEVICE void finish_pairs(const gpu_opm_outer_params &p, const pair_place &at, int column, float *memory,
+                             const float (&total)[2][4]) {
     const int q = column + thread_x() % 32 * 4;
+    count_pairs(p, at, memory);
     EVO_UNROLL
     for (int h = 0; h < 2; h++) {
-        const int pair = group + 8 * h, i = at.row + pair / GPU_OPM_SIDE, j = at.col + pair % GPU_OPM_SIDE;
+        const int pair = thread_x() / 32 + 8 * h, i = at.row + pair / GPU_OPM_SIDE, j = at.col + pair % GPU_OPM_SIDE;
         if (i < p.row_count && j < p.col_count && q < p.output.c_z)
-            write_pair(p.output, p.row_begin + i, p.col_begin + j, q, normaliser(p.output, counts[h]), total[h]);
+            write_pair(p.output, p.row_begin + i, p.col_begin + j, q, normaliser(p.output, memory[pair]), total[h]);
     }
+}
+
+/* c at most 32. */
+EVO_KERNEL(evo_opm_outer, gpu_opm_outer_params, GPU_THREADS, 2) {
+    EVO_DYNAMIC_SHARED(shared);
+    float *memory = reinterpret_cast<float *>(shared), total[2][4];
+    const pair_place at = block_pairs(p);
+    const int column = static_cast<int>(block_y()) * GPU_OPM_COLUMNS;
+    clear(total);
+    add_part(p, at, 0, 0, column, memory, total);
+    finish_pairs(p, at, column, memory, total);
+}
+
+/* Any c, in parts. */
+EVO_KERNEL(evo_opm_outer_wide, gpu_opm_outer_params, GPU_THREADS, 1) {
+    EVO_DYNAMIC_SHARED(shared);
+    float *memory = reinterpret_cast<float *>(shared), total[2][4];
+    const pair_place at = block_pairs(p);
+    const int column = static_cast<int>(block_y()) * GPU_OPM_COLUMNS;
+    clear(total);
+    for (int c_a = 0; c_a < p.c; c_a += GPU_OPM_HIDDEN)
+        for (int c_b = 0; c_b < p.c; c_b += GPU_OPM_HIDDEN) add_part(p, at, c_a, c_b, column, memory, total);
+    finish_pairs(p, at, column, memory, total);
 }

@@ -7,6 +7,7 @@
 
 /* The share of the count of pair (i, j) that sequences first, first + step ... have. */
 EVO_DEVICE float count_share(const gpu_opm_output &o, int64_t i, int64_t j, int first, int step) {
+    if (o.mask.dtype == GPU_NONE) return first < o.s ? static_cast<float>((o.s - 1 - first) / step + 1) : 0.0f;
     const int64_t batch = o.batch_begin + block_z();
     const int64_t at_i = batch * o.mask.strides[0] + i * o.mask.strides[2];
     const int64_t at_j = batch * o.mask.strides[0] + j * o.mask.strides[2];

@@ -27,7 +27,7 @@ typedef struct gpu_opm_output {
 
 /*
  * evo_opm_outer: sum over S, then over (c_a, c_b), for pairs of rows and columns.
- * a [S][row blocks of 4][c][4 rows], b likewise of the columns; weight [c][c][z_pitch].
+ * a [S][row blocks of 4][c4][4 rows], b likewise of the columns; weight [c][c][z_pitch].
  */
 typedef struct gpu_opm_outer_params {
     gpu_opm_output output;
@@ -35,7 +35,8 @@ typedef struct gpu_opm_outer_params {
     int64_t a_batch, b_batch;         /* floats from one batch entry to the next */
     int64_t row_begin, col_begin;     /* of the tile in the output */
     int32_t row_count, col_count;     /* a and b hold these, rounded up to 4 */
-    int32_t c, z_pitch;
+    int32_t c, c4;                    /* c4: c rounded up to 4 */
+    int32_t z_pitch, unused;          /* c_z rounded up to 4 */
 } gpu_opm_outer_params;
 
 /*

@@ -41,10 +41,7 @@ EVO_KERNEL(evo_opm_weigh, gpu_opm_weigh_params, GPU_THREADS, 2) {
 /* Counts of row i with the tile's 128 columns, by two threads each. */
 EVO_DEVICE void count_columns(const gpu_opm_combine_params &p, int64_t i, int first, float *shares) {
     const int column = thread_x() % TILE, j = first + column;
-    float count = static_cast<float>(p.output.s) / 2.0f;
-    if (p.output.mask.dtype != GPU_NONE && j < p.col_count)
-        count = count_share(p.output, i, p.col_begin + j, thread_x() / TILE, 2);
-    shares[thread_x()] = count;
+    shares[thread_x()] = j < p.col_count ? count_share(p.output, i, p.col_begin + j, thread_x() / TILE, 2) : 0.0f;
     block_barrier();
 }
 
