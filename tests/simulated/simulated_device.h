@@ -21,6 +21,7 @@
     static_assert((threads) > 0 && (blocks) > 0, "launch bounds of " #name);                                          \
     static void name(const params &p)
 #define EVO_DEVICE static inline
+#define EVO_METHOD inline
 #define EVO_UNROLL
 #define EVO_SHARED(type, name, count)                                                                                 \
     static char name##_identity;                                                                                      \
