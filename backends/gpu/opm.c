@@ -291,9 +291,9 @@ static evo_status outer(const evo_call *call, const evo_tile *tile) {
 static bool supports(const evo_device *device, const evo_problem *problem, evo_text *why) {
     (void)device;
     const evo_opm_desc *d = &problem->desc.opm;
-    const evo_tensor *tensors[] = { &d->m, &d->mask, &d->residual, &d->out };
-    const char *names[] = { "m", "mask", "residual", "out" };
-    if (!gpu_portable_takes(d->compute, tensors, names, 4, why)) return false;
+    const evo_tensor *tensors[] = { &d->m, &d->residual, &d->out };
+    const char *names[] = { "m", "residual", "out" };
+    if (!gpu_portable_takes(d->compute, tensors, names, 3, why)) return false;
     /* Kernels count these in 32 bits. */
     const int64_t depth = evo_product(d->s, c4(d), 1, 1), widest = evo_product(d->c, z_pitch(d), 1, 1);
     const bool small = d->n < 1 << 30 && d->c_m < 1 << 30 && d->s < 1 << 30 && depth >= 0 && depth < 1 << 30 &&

@@ -291,9 +291,9 @@ static evo_status finish(const evo_call *call, const evo_tile *tile) {
 static bool supports(const evo_device *device, const evo_problem *problem, evo_text *why) {
     (void)device;
     const evo_trimul_desc *d = &problem->desc.trimul;
-    const evo_tensor *tensors[] = { &d->z, &d->mask, &d->residual, &d->out };
-    const char *names[] = { "z", "mask", "residual", "out" };
-    if (!gpu_portable_takes(d->compute, tensors, names, 4, why)) return false;
+    const evo_tensor *tensors[] = { &d->z, &d->residual, &d->out };
+    const char *names[] = { "z", "residual", "out" };
+    if (!gpu_portable_takes(d->compute, tensors, names, 3, why)) return false;
     const bool small = d->n < 1 << 20 && d->c_z < 1 << 28 && d->c <= GPU_GRID_LIMIT && d->c_out < 1 << 28;
     if (!small) evo_text_add(why, "takes n below 2^20, c at most %d, c_z and c_out below 2^28", GPU_GRID_LIMIT);
     return small;

@@ -52,7 +52,7 @@ EVO_DEVICE void position_statistics(const gpu_tensor &t, int64_t offset, int cha
 }
 
 /*
- * A tile's positions as operand a of multiply_staged, normed on the way from a tensor whose channels are its last index.
+ * A tile's positions as the source of staged operands, normed on the way from a tensor whose channels are its last index.
  * LANES threads share a position; each reads QUADS quads of channels of every DEPTH.
  */
 template <int ROWS>

@@ -18,6 +18,8 @@ EVO_DEVICE uint16_t float_to_bfloat(float value) {
 
 EVO_DEVICE float load_number(const void *data, int dtype, int64_t index) {
     switch (dtype) {
+    case GPU_FP64: /* masks only */
+        return static_cast<float>(static_cast<const double *>(data)[index]);
     case GPU_FP32:
         return static_cast<const float *>(data)[index];
     case GPU_BF16:
@@ -98,8 +100,10 @@ EVO_DEVICE float exponential(float x) {
     return hardware_exp2(power) * multiply_add(rest, ln2, 1.0f);
 }
 
+/* One Newton step takes the reciprocal's error out. */
 EVO_DEVICE float sigmoid(float x) {
-    return hardware_reciprocal(1.0f + exponential(-x));
+    const float whole = 1.0f + exponential(-x), part = hardware_reciprocal(whole);
+    return multiply_add(part, multiply_add(-whole, part, 1.0f), part);
 }
 
 /* A mask of a caller at an offset; absent: 1. */

@@ -101,14 +101,17 @@ EVO_DEVICE void project(const gpu_project_params &p, const project_shared &s) {
     a.scale = s.normed->scale[row];
 
     const place at = thread_place<ROWS, COLS>();
+    staged_operands<ROWS, COLS, normed_rows<ROWS>> operands;
+    operands.source = &a;
+    operands.a_stages = s.a_stages;
+    operands.b_stages = s.b_stages;
     const int begin = p.column_begin + static_cast<int>(block_y()) * p.columns_per_block;
     const int end = begin + p.columns_per_block < p.column_end ? begin + p.columns_per_block : p.column_end;
     for (int column = begin; column < end; column += GPU_PROJECT_COLUMNS) {
-        panel<COLS> b;
         float sum[8][COLS / 16];
-        start_weights<GATED>(p, column, b);
+        start_weights<GATED>(p, column, operands.b);
         clear(sum);
-        multiply_staged<ROWS, COLS>(a, b, p.channels, s.a_stages, s.b_stages, sum);
+        multiply_operands<ROWS, COLS>(operands, p.channels, sum);
         const int own = column + (GATED ? at.col / 64 * 32 + at.col % 32 : at.col);
         if (own < p.column_end) write_columns<GATED>(p, first, at, own, sum, s.mask);
         block_barrier();

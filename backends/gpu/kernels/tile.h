@@ -5,7 +5,10 @@
  * 256 threads; 8 groups of 32 stand 4 down and 2 across, the threads of a group 4 down and 8 across. A thread owns
  * ROWS / 16 x COLS / 16 sums in quads of 4 x 4: rows row + 16 * q + (0 ... 3), columns col + 32 * q + (0 ... 3). So the 32
  * threads of a group read 64 contiguous bytes of a and 128 of b at once, without a bank conflict.
- * k advances DEPTH at a time through a ring of stages in shared memory, filled by asynchronous copies.
+ *
+ * k advances DEPTH at a time through a ring of stages in shared memory, filled by asynchronous copies. A thread reads the
+ * operands of the next k while it multiplies those of this one, across the edge of a stage too. Sums run over two stages
+ * and are then added to the total: the rounding of a sum grows with the square root of its length (docs/numerics.md).
  */
 #ifndef EVO_BACKENDS_GPU_KERNELS_TILE_H
 #define EVO_BACKENDS_GPU_KERNELS_TILE_H
@@ -47,19 +50,32 @@ EVO_DEVICE void load_quads(const float *shared, int step, float (&x)[COUNT]) {
     }
 }
 
-/* One stage: a [DEPTH][ROWS], b [DEPTH][COLS], both from this thread's place on. */
+/* What a thread multiplies for one k. */
 template <int ROWS, int COLS>
-EVO_DEVICE void multiply_stage(const float *a, const float *b, float (&sum)[ROWS / 16][COLS / 16]) {
-    EVO_UNROLL
-    for (int k = 0; k < DEPTH; k++) {
-        float x[ROWS / 16], y[COLS / 16];
+struct fragments {
+    float x[ROWS / 16], y[COLS / 16];
+
+    /* Row k of a stage, a [DEPTH][ROWS], b [DEPTH][COLS], both from the thread's place on. */
+    EVO_METHOD void load(const float *a, const float *b, int k) {
         load_quads(a + k * ROWS, 16, x);
         load_quads(b + k * COLS, 32, y);
-        EVO_UNROLL
-        for (int r = 0; r < ROWS / 16; r++)
-            EVO_UNROLL
-        for (int c = 0; c < COLS / 16; c++) sum[r][c] = multiply_add(x[r], y[c], sum[r][c]);
     }
+};
+
+template <int ROWS, int COLS>
+EVO_DEVICE void multiply(const fragments<ROWS, COLS> &f, bool first, float (&sum)[ROWS / 16][COLS / 16]) {
+    EVO_UNROLL
+    for (int r = 0; r < ROWS / 16; r++)
+        EVO_UNROLL
+    for (int c = 0; c < COLS / 16; c++) sum[r][c] = first ? f.x[r] * f.y[c] : multiply_add(f.x[r], f.y[c], sum[r][c]);
+}
+
+template <int ROWS, int COLS>
+EVO_DEVICE void add(const float (&sum)[ROWS][COLS], float (&total)[ROWS][COLS]) {
+    EVO_UNROLL
+    for (int r = 0; r < ROWS; r++)
+        EVO_UNROLL
+    for (int c = 0; c < COLS; c++) total[r][c] += sum[r][c];
 }
 
 /*
@@ -98,68 +114,130 @@ struct panel {
     }
 };
 
-EVO_DEVICE int next_slot(int slot, int slots) {
-    return slot + 1 == slots ? 0 : slot + 1;
-}
+/* A ring of stages: which one is read, and which one the next copies go to. */
+struct ring {
+    int read, write;
 
-/*
- * sum += a * b over `depth` rows of two panels. `stages` holds STAGES x DEPTH x (ROWS + COLS) floats, free before and after
- * a barrier.
- */
+    EVO_METHOD static int after(int slot) {
+        return slot + 1 == STAGES ? 0 : slot + 1;
+    }
+    EVO_METHOD void step() {
+        read = after(read);
+        write = after(write);
+    }
+};
+
+/* Both operands by asynchronous copies: STAGES x DEPTH x (ROWS + COLS) floats of shared memory. */
 template <int ROWS, int COLS>
-EVO_DEVICE void multiply_panels(panel<ROWS> &a, panel<COLS> &b, int depth, float *stages,
-                                float (&sum)[ROWS / 16][COLS / 16]) {
-    constexpr int STAGE = DEPTH * (ROWS + COLS);
-    const place at = thread_place<ROWS, COLS>();
-    EVO_UNROLL
-    for (int s = 0; s < STAGES - 1; s++) {
-        a.copy(stages + s * STAGE);
-        b.copy(stages + s * STAGE + DEPTH * ROWS);
+struct copied_operands {
+    static constexpr int FLOATS = STAGES * DEPTH * (ROWS + COLS);
+    panel<ROWS> a;
+    panel<COLS> b;
+    float *stages;
+    ring at;
+
+    EVO_METHOD void copy(int slot) {
+        a.copy(stages + slot * DEPTH * ROWS);
+        b.copy(stages + STAGES * DEPTH * ROWS + slot * DEPTH * COLS);
         async_commit();
     }
-    int read = 0, write = STAGES - 1;
-    for (int k = 0; k < depth; k += DEPTH) {
-        async_wait<STAGES - 2>();
-        block_barrier();
-        a.copy(stages + write * STAGE);
-        b.copy(stages + write * STAGE + DEPTH * ROWS);
-        async_commit();
-        const float *stage = stages + read * STAGE;
-        multiply_stage<ROWS, COLS>(stage + at.row, stage + DEPTH * ROWS + at.col, sum);
-        read = next_slot(read, STAGES);
-        write = next_slot(write, STAGES);
+    EVO_METHOD void start() {
+        at = { 0, STAGES - 1 };
+        EVO_UNROLL
+        for (int slot = 0; slot < STAGES - 1; slot++) copy(slot);
     }
-    async_wait<0>();
-}
+    EVO_METHOD void fetch(int, int) {
+        copy(at.write);
+    }
+    EVO_METHOD void put(int, int) {
+    }
+    EVO_METHOD const float *a_stage() const {
+        return stages + at.read * DEPTH * ROWS;
+    }
+    EVO_METHOD const float *b_stage() const {
+        return stages + STAGES * DEPTH * ROWS + at.read * DEPTH * COLS;
+    }
+};
 
 /*
- * The same where a comes through registers, because it is changed on the way: `a.fetch(k)` reads from row k on,
- * `a.put(stage)` writes it as [DEPTH][ROWS]. Two stages of a, STAGES of b.
+ * a comes through registers, because it is changed on the way: `source.fetch(k)` reads from row k on, `source.put(stage)`
+ * writes it as [DEPTH][ROWS]. Two stages of a, STAGES of b.
  */
 template <int ROWS, int COLS, class SOURCE>
-EVO_DEVICE void multiply_staged(SOURCE &a, panel<COLS> &b, int depth, float *a_stages, float *b_stages,
-                                float (&sum)[ROWS / 16][COLS / 16]) {
-    const place at = thread_place<ROWS, COLS>();
-    EVO_UNROLL
-    for (int s = 0; s < STAGES - 1; s++) {
-        b.copy(b_stages + s * DEPTH * COLS);
+struct staged_operands {
+    static constexpr int A_FLOATS = 2 * DEPTH * ROWS, B_FLOATS = STAGES * DEPTH * COLS;
+    SOURCE *source;
+    panel<COLS> b;
+    float *a_stages, *b_stages;
+    ring at;
+    int a_read;
+
+    EVO_METHOD void copy(int slot) {
+        b.copy(b_stages + slot * DEPTH * COLS);
         async_commit();
     }
-    a.fetch(0);
-    a.put(a_stages);
-    int read = 0, write = STAGES - 1, a_read = 0;
-    for (int k = 0; k < depth; k += DEPTH) {
-        async_wait<STAGES - 2>();
-        block_barrier();
-        b.copy(b_stages + write * DEPTH * COLS);
-        async_commit();
-        if (k + DEPTH < depth) a.fetch(k + DEPTH);
-        multiply_stage<ROWS, COLS>(a_stages + a_read * DEPTH * ROWS + at.row, b_stages + read * DEPTH * COLS + at.col,
-                                   sum);
+    EVO_METHOD void start() {
+        at = { 0, STAGES - 1 };
+        a_read = 0;
+        EVO_UNROLL
+        for (int slot = 0; slot < STAGES - 1; slot++) copy(slot);
+        source->fetch(0);
+        source->put(a_stages);
+    }
+    EVO_METHOD void fetch(int k, int depth) {
+        copy(at.write);
+        if (k < depth) source->fetch(k);
+    }
+    EVO_METHOD void put(int k, int depth) {
         a_read ^= 1;
-        if (k + DEPTH < depth) a.put(a_stages + a_read * DEPTH * ROWS);
-        read = next_slot(read, STAGES);
-        write = next_slot(write, STAGES);
+        if (k < depth) source->put(a_stages + a_read * DEPTH * ROWS);
+    }
+    EVO_METHOD const float *a_stage() const {
+        return a_stages + a_read * DEPTH * ROWS;
+    }
+    EVO_METHOD const float *b_stage() const {
+        return b_stages + at.read * DEPTH * COLS;
+    }
+};
+
+/*
+ * The DEPTH rows of the stage that is read, the first of which lies in `now`; leaves the first row of the next stage there.
+ * Before its last row it waits for that stage; all threads have then read this one, so that it may be overwritten.
+ */
+template <int ROWS, int COLS, class OPERANDS>
+EVO_DEVICE void multiply_stage(OPERANDS &operands, const place &at, int k, int depth, bool first,
+                               fragments<ROWS, COLS> (&now)[2], float (&sum)[ROWS / 16][COLS / 16]) {
+    const float *a = operands.a_stage() + at.row, *b = operands.b_stage() + at.col;
+    operands.fetch(k + DEPTH, depth);
+    EVO_UNROLL
+    for (int row = 0; row < DEPTH; row++) {
+        if (row == DEPTH - 1) {
+            operands.put(k + DEPTH, depth);
+            operands.at.step();
+            async_wait<STAGES - 2>();
+            block_barrier();
+            a = operands.a_stage() + at.row;
+            b = operands.b_stage() + at.col;
+        }
+        now[(row + 1) % 2].load(a, b, (row + 1) % DEPTH);
+        multiply<ROWS, COLS>(now[row % 2], first && row == 0, sum);
+    }
+}
+
+/* total += a * b over `depth` rows. The operands' shared memory must be free; it is free again after a barrier. */
+template <int ROWS, int COLS, class OPERANDS>
+EVO_DEVICE void multiply_operands(OPERANDS &operands, int depth, float (&total)[ROWS / 16][COLS / 16]) {
+    const place at = thread_place<ROWS, COLS>();
+    fragments<ROWS, COLS> now[2];
+    float sum[ROWS / 16][COLS / 16];
+    operands.start();
+    async_wait<STAGES - 2>();
+    block_barrier();
+    now[0].load(operands.a_stage() + at.row, operands.b_stage() + at.col, 0);
+    for (int k = 0; k < depth; k += 2 * DEPTH) {
+        multiply_stage<ROWS, COLS>(operands, at, k, depth, true, now, sum);
+        if (k + DEPTH < depth) multiply_stage<ROWS, COLS>(operands, at, k + DEPTH, depth, false, now, sum);
+        add(sum, total);
     }
     async_wait<0>();
 }

@@ -12,7 +12,8 @@
 
 static constexpr int TILE = GPU_OPM_SIDE * GPU_OPM_HIDDEN;
 static constexpr int GROUPS = GPU_THREADS / 32;
-static_assert(STAGES * DEPTH * 2 * TILE * 4 <= GPU_OPM_OUTER_SHARED, "the stages lie where o will");
+using operands_t = copied_operands<TILE, TILE>;
+static_assert(operands_t::FLOATS * 4 <= GPU_OPM_OUTER_SHARED, "the stages lie where o will");
 
 /* The first pair of this block, relative to the tile; bands of blocks share operands. */
 struct pair_place {
@@ -43,13 +44,14 @@ EVO_DEVICE void outer_products(const gpu_opm_outer_params &p, const pair_place &
                                float (&sum)[8][8]) {
     const int column = panel<TILE>::thread_column(), channel = column / GPU_OPM_SIDE;
     const int64_t rows4 = (p.row_count + 3) / 4 * 4, cols4 = (p.col_count + 3) / 4 * 4;
-    panel<TILE> a, b;
-    a.start(p.a + block_z() * p.a_batch + static_cast<int64_t>(at.row) * p.c4 + c_a * GPU_OPM_SIDE + column,
+    operands_t operands;
+    operands.stages = stages;
+    operands.a.start(p.a + block_z() * p.a_batch + static_cast<int64_t>(at.row) * p.c4 + c_a * GPU_OPM_SIDE + column,
             rows4 * p.c4, p.output.s, c_a + channel < p.c);
-    b.start(p.b + block_z() * p.b_batch + static_cast<int64_t>(at.col) * p.c4 + c_b * GPU_OPM_SIDE + column,
+    operands.b.start(p.b + block_z() * p.b_batch + static_cast<int64_t>(at.col) * p.c4 + c_b * GPU_OPM_SIDE + column,
             cols4 * p.c4, p.output.s, c_b + channel < p.c);
     clear(sum);
-    multiply_panels<TILE, TILE>(a, b, p.output.s, stages, sum);
+    multiply_operands<TILE, TILE>(operands, p.output.s, sum);
     block_barrier();
 }
 
@@ -103,7 +105,7 @@ EVO_DEVICE void add_row(const float *o, int swizzle, int half, const weight_row 
 
 /*
  * This group's share of the products with W_o: some c_a, every c_b, all 16 pairs, 128 columns from `column` on. Rows of W_o
- * are asked for two ahead of their use.
+ * are asked for two ahead of their use. Sums run over the c_b of one c_a and are then added to z.
  */
 EVO_DEVICE void project_share(const gpu_opm_outer_params &p, int c_a, int c_b, int column, const float *o,
                               float (&z)[8][8]) {
@@ -116,9 +118,11 @@ EVO_DEVICE void project_share(const gpu_opm_outer_params &p, int c_a, int c_b, i
     const float *row = p.weight + (static_cast<int64_t>(c_a + first) * p.c + c_b) * p.z_pitch + own;
     if (first >= last) return;
     weight_row ahead[2], now[2];
+    float sum[8][8];
     load_row(row, low, high, ahead[0]);
     load_row(row + p.z_pitch, low && b_count > 1, high && b_count > 1, ahead[1]);
     for (int a = first; a < last; a++) {
+        clear(sum);
         const float *after = a + 1 < last ? row + static_cast<int64_t>(p.c) * p.z_pitch : row;
         for (int b = 0; b < b_count; b += 2) {
             const bool stays = b + 2 < b_count;
@@ -129,9 +133,10 @@ EVO_DEVICE void project_share(const gpu_opm_outer_params &p, int c_a, int c_b, i
             load_row(source, low, high, ahead[0]);
             load_row(source + p.z_pitch, low && second, high && second, ahead[1]);
             const float *products = o + (a * GPU_OPM_HIDDEN + b) * GPU_OPM_PAIRS;
-            add_row(products, b / 2 % 4, half, now[0], z);
-            if (b + 1 < b_count) add_row(products + GPU_OPM_PAIRS, b / 2 % 4, half, now[1], z);
+            add_row(products, b / 2 % 4, half, now[0], sum);
+            if (b + 1 < b_count) add_row(products + GPU_OPM_PAIRS, b / 2 % 4, half, now[1], sum);
         }
+        add(sum, z);
         row = after;
     }
 }
@@ -185,7 +190,7 @@ EVO_DEVICE void finish_pairs(const gpu_opm_outer_params &p, const pair_place &at
 }
 
 /* c at most 32. */
-EVO_KERNEL(evo_opm_outer, gpu_opm_outer_params, GPU_THREADS, 2) {
+EVO_KERNEL(evo_opm_outer, gpu_opm_outer_params, GPU_THREADS, 1) {
     EVO_DYNAMIC_SHARED(shared);
     float *memory = reinterpret_cast<float *>(shared), total[2][4];
     const pair_place at = block_pairs(p);

@@ -1,7 +1,7 @@
 /* project.cu: a and b of the outer product mean. */
 #include "backends/gpu/kernels/project.h"
 
-EVO_KERNEL(evo_opm_project, gpu_project_params, GPU_THREADS, 2) {
+EVO_KERNEL(evo_opm_project, gpu_project_params, GPU_THREADS, 1) {
     EVO_SHARED(float, a_stages, 2 * DEPTH * project_shape<false>::ROWS);
     EVO_SHARED(float, b_stages, STAGES * DEPTH * project_shape<false>::COLS);
     EVO_SHARED(statistics<GPU_PROJECT_ROWS>, normed, 1);

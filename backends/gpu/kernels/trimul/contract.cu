@@ -4,18 +4,20 @@
 
 static constexpr int TILE = GPU_CONTRACT_TILE;
 
-EVO_KERNEL(evo_trimul_contract, gpu_contract_params, GPU_THREADS, 2) {
-    EVO_SHARED(float, stages, STAGES * DEPTH * 2 * TILE);
+EVO_KERNEL(evo_trimul_contract, gpu_contract_params, GPU_THREADS, 1) {
+    using operands_t = copied_operands<TILE, TILE>;
+    EVO_SHARED(float, stages, operands_t::FLOATS);
     const int across = (p.pitch + TILE - 1) / TILE, block = static_cast<int>(block_x());
     const int first_row = block / across * TILE, first_column = block % across * TILE;
     const int copied = panel<TILE>::thread_column();
     const int64_t side = block_z() * p.side_batch + block_y() * p.side_channel;
-    panel<TILE> a, b;
-    a.start(p.a + side + first_row + copied, p.pitch, p.n, first_row + copied < (p.rows + 3) / 4 * 4);
-    b.start(p.b + side + first_column + copied, p.pitch, p.n, first_column + copied < p.pitch);
+    operands_t operands;
+    operands.stages = stages;
+    operands.a.start(p.a + side + first_row + copied, p.pitch, p.n, first_row + copied < (p.rows + 3) / 4 * 4);
+    operands.b.start(p.b + side + first_column + copied, p.pitch, p.n, first_column + copied < p.pitch);
     float sum[8][8];
     clear(sum);
-    multiply_panels<TILE, TILE>(a, b, p.n, stages, sum);
+    multiply_operands<TILE, TILE>(operands, p.n, sum);
 
     const place at = thread_place<TILE, TILE>();
     float *t = p.t + block_z() * p.t_batch + block_y() * p.t_channel;

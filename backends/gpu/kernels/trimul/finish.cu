@@ -115,7 +115,7 @@ EVO_DEVICE void write_positions(const gpu_finish_params &p, int64_t first, int f
     }
 }
 
-EVO_KERNEL(evo_trimul_finish, gpu_finish_params, GPU_THREADS, 2) {
+EVO_KERNEL(evo_trimul_finish, gpu_finish_params, GPU_THREADS, 1) {
     EVO_SHARED(float, a_stages, 2 * DEPTH * ROWS);
     EVO_SHARED(float, b_stages, STAGES * DEPTH * COLS);
     EVO_SHARED(statistics<ROWS>, normed_t, 1);
@@ -143,17 +143,22 @@ EVO_KERNEL(evo_trimul_finish, gpu_finish_params, GPU_THREADS, 2) {
     z.rest = normed_z->rest[row_z];
     z.scale = normed_z->scale[row_z];
 
+    staged_operands<ROWS, COLS, normed_channels> of_t;
+    staged_operands<ROWS, COLS, normed_rows<ROWS>> of_z;
+    of_t.source = &t;
+    of_z.source = &z;
+    of_t.a_stages = of_z.a_stages = a_stages;
+    of_t.b_stages = of_z.b_stages = b_stages;
     for (int column = 0; column < p.c_out; column += COLS) {
         const int own = column + panel<COLS>::thread_column();
         float y[4][8], gate[4][8];
-        panel<COLS> b;
         clear(y);
-        b.start(p.weight + own, p.width, p.c, own < p.width);
-        multiply_staged<ROWS, COLS>(t, b, p.c, a_stages, b_stages, y);
+        of_t.b.start(p.weight + own, p.width, p.c, own < p.width);
+        multiply_operands<ROWS, COLS>(of_t, p.c, y);
         block_barrier();
         clear(gate);
-        b.start(p.gate_weight + own, p.width, p.c_z, own < p.width);
-        multiply_staged<ROWS, COLS>(z, b, p.c_z, a_stages, b_stages, gate);
+        of_z.b.start(p.gate_weight + own, p.width, p.c_z, own < p.width);
+        multiply_operands<ROWS, COLS>(of_z, p.c_z, gate);
         block_barrier();
         write_positions(p, first, column, y, gate);
     }

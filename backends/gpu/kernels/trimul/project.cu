@@ -1,7 +1,7 @@
 /* project.cu: a and b of the triangle multiplication, each channel a matrix [k][i], whatever the direction. */
 #include "backends/gpu/kernels/project.h"
 
-EVO_KERNEL(evo_trimul_project, gpu_project_params, GPU_THREADS, 2) {
+EVO_KERNEL(evo_trimul_project, gpu_project_params, GPU_THREADS, 1) {
     EVO_SHARED(float, a_stages, 2 * DEPTH * project_shape<true>::ROWS);
     EVO_SHARED(float, b_stages, STAGES * DEPTH * project_shape<true>::COLS);
     EVO_SHARED(statistics<GPU_PROJECT_ROWS>, normed, 1);
