@@ -58,11 +58,6 @@ EVO_DEVICE void async_wait() {
 EVO_DEVICE float multiply_add(float a, float b, float c) {
     return __fmaf_rn(a, b, c);
 }
-EVO_DEVICE float hardware_exp2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 EVO_DEVICE float hardware_reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -27,7 +27,6 @@
  *
  * Arithmetic:
  *   float multiply_add(float a, float b, float c)     a * b + c, rounded once
- *   float hardware_exp2(float x)                      2^x within 2 units in the last place; subnormal results may be 0
  *   float hardware_reciprocal(float x)                1 / x within 1 unit in the last place
  *   float square_root(float x)                        correctly rounded, as are + - * / of float and double
  *   float half_to_float(uint16_t bits), uint16_t float_to_half(float value)     IEEE half, to nearest even, NaN stays NaN

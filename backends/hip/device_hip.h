@@ -66,9 +66,6 @@ EVO_DEVICE void async_wait() {
 EVO_DEVICE float multiply_add(float a, float b, float c) {
     return __builtin_fmaf(a, b, c);
 }
-EVO_DEVICE float hardware_exp2(float x) {
-    return __builtin_amdgcn_exp2f(x);
-}
 EVO_DEVICE float hardware_reciprocal(float x) {
     return __builtin_amdgcn_rcpf(x);
 }

@@ -89,15 +89,22 @@ EVO_DEVICE void store_four(const gpu_tensor &t, int64_t index, int count, const 
 }
 
 /*
- * e^x within 4e-7: x * log2(e) is rounded, and what the rounding left is put back. Arguments beyond +-88 count as that (a
- * sigmoid is 1 or below 1e-38 there); NaN stays NaN.
+ * e^x within 2 units in the last place: 2^n times a polynomial of what is left, at most ln(2) / 2. Arguments beyond +-88
+ * count as that (a sigmoid is 1 or below 1e-38 there); NaN stays NaN.
  */
 EVO_DEVICE float exponential(float x) {
-    const float log2e = 1.44269502f, log2e_rest = 1.92596303e-8f, ln2 = 0.693147182f;
+    const float log2e = 1.44269504f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
+    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, in the low bits */
     x = x > 88.0f ? 88.0f : x < -88.0f ? -88.0f : x;
-    const float power = x * log2e;
-    const float rest = multiply_add(x, log2e_rest, multiply_add(x, log2e, -power));
-    return hardware_exp2(power) * multiply_add(rest, ln2, 1.0f);
+    const float shifted = multiply_add(x, log2e, shift), n = shifted - shift;
+    const float f = multiply_add(n, -ln2_low, multiply_add(n, -ln2_high, x));
+    float p = multiply_add(1.9875691500e-4f, f, 1.3981999507e-3f);
+    p = multiply_add(p, f, 8.3334519073e-3f);
+    p = multiply_add(p, f, 4.1665795894e-2f);
+    p = multiply_add(p, f, 1.6666665459e-1f);
+    p = multiply_add(p, f, 5.0000001201e-1f);
+    p = multiply_add(p, f * f, f) + 1.0f;
+    return p * bits_float((float_bits(shifted) << 23) + 0x3f800000u);
 }
 
 /* One Newton step takes the reciprocal's error out. */
