@@ -24,14 +24,15 @@ driver::driver(const vendor &brand_) : brand(brand_) {
 }
 
 void driver::read_seed() {
-    const char *seed = getenv("EVO_SIMULATED_SEED");
-    random_state = seed ? strtoull(seed, nullptr, 0) : 1;
-    if (seed && strcmp(seed, "random") == 0) {
+    const char *given = getenv("EVO_SIMULATED_SEED");
+    seed = given ? strtoull(given, nullptr, 0) : 1;
+    if (given && strcmp(given, "random") == 0) {
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);
-        random_state = (uint64_t)now.tv_nsec;
-        fprintf(stderr, "simulated %s: EVO_SIMULATED_SEED=%llu\n", brand.name, (unsigned long long)random_state);
+        seed = (uint64_t)now.tv_nsec;
+        fprintf(stderr, "simulated %s: EVO_SIMULATED_SEED=%llu\n", brand.name, (unsigned long long)seed);
     }
+    random_state = seed;
 }
 
 void driver::add_device(const std::string &arch) {
@@ -192,10 +193,10 @@ status driver::launch(device &d, const function *f, const unsigned grid[3], cons
     return submit(d, in, [this, &d, work, copy]() mutable {
         char report[1024] = "";
         if (d.broken != success) return;
-        const uint64_t begin = random_state;
         work.seed = random();
         if (d.chip->run(work, report, sizeof report)) return;
-        fprintf(stderr, "simulated %s: %s (order %llu)\n", d.about->arch, report, (unsigned long long)begin);
+        fprintf(stderr, "simulated %s: %s (EVO_SIMULATED_SEED=%llu)\n", d.about->arch, report,
+                (unsigned long long)seed);
         d.broken = launch_failed;
     });
 }

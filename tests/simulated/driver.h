@@ -12,7 +12,7 @@
  *   EVO_SIMULATED_SEED     of every order that is not fixed, a number; "random": from the clock, and printed
  *   EVO_SIMULATED_MEMORY   bytes that each device has
  *   EVO_SIMULATED_VERSION  what the driver says its version is, in its own counting
- *   EVO_SIMULATED_CHIPS    the folder of the simulated_<chip>.so; by default that of this library
+ *   EVO_SIMULATED_SUFFIX   which simulated_<chip><suffix>.so beside this library have the kernels
  *   EVO_SIMULATED_FAIL     (at any time) "cuMemAlloc:3,cuLaunchKernel:1:719": the third call from now on of an entry point
  *                          fails, with this code or else 2 (out of memory) or 719 (launch failed)
  */
@@ -212,7 +212,7 @@ class driver {
     };
 
     const vendor brand;
-    uint64_t random_state;
+    uint64_t seed, random_state;
     std::map<uintptr_t, allocation> allocations;
     std::map<uintptr_t, size_t> freed; /* ranges that were device memory and are nobody's now */
     std::set<module *> modules;

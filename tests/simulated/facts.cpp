@@ -30,14 +30,10 @@ const facts *find_facts(const std::string &arch) {
 
 const chip *load_chip(const std::string &name) {
     Dl_info here;
-    std::string folder;
-    if (const char *given = getenv("EVO_SIMULATED_CHIPS")) {
-        folder = given;
-    } else if (dladdr((const void *)&load_chip, &here) && here.dli_fname) {
-        folder = here.dli_fname;
-        folder.erase(folder.find_last_of('/') == std::string::npos ? 0 : folder.find_last_of('/'));
-    }
-    const std::string file = folder + "/simulated_" + name + EVO_SIMULATED_SUFFIX ".so";
+    const char *suffix = getenv("EVO_SIMULATED_SUFFIX");
+    std::string folder = dladdr((const void *)&load_chip, &here) && here.dli_fname ? here.dli_fname : "./";
+    folder.erase(folder.find_last_of('/') == std::string::npos ? 0 : folder.find_last_of('/') + 1);
+    const std::string file = folder + "simulated_" + name + (suffix ? suffix : EVO_SIMULATED_SUFFIX) + ".so";
     void *library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
     void *entry = library ? dlsym(library, "evo_simulated_chip") : nullptr;
     if (!entry) {
