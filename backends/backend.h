@@ -41,7 +41,11 @@ typedef struct evo_tile {
     evo_range batch, rows, cols, channels;
 } evo_tile;
 
-/** How large the tiles are that a kernel wants: the whole extent, or less to fit a workspace limit. */
+/**
+ * How large the tiles are that a kernel wants: the whole extent, or less to fit a workspace limit. A triangle
+ * multiplication with fewer rows and fewer channels at once projects z again for each block of rows: not possible if the
+ * output may alias z.
+ */
 typedef struct evo_schedule {
     int64_t batch, rows, cols, channels;
 } evo_schedule;

@@ -173,8 +173,8 @@ evo_status evo_plan_build(evo_context *context, const evo_plan_request *request,
         free(made);
         return status;
     }
-    /* The caller's strings need not outlive the call. */
     made->request.kernel = NULL;
+    if (request->empty) made->form.workspace_size = 0;
     made->request.key.layout = made->form.pack_layout;
     evo_context_keep(context);
     *plan = made;

@@ -50,11 +50,19 @@ int evo_cpu_threads(const evo_device *device) {
     return threads ? threads : omp_get_max_threads();
 }
 
+/* Every kernel by op, best first. */
+static const evo_kernel *const opm_kernels[] = { &evo_cpu_opm_reference };
+static const evo_kernel *const trimul_kernels[] = { &evo_cpu_trimul_reference };
+
+#define ROW(kernels) { kernels, (int)(sizeof kernels / sizeof *kernels) }
+static const struct {
+    const evo_kernel *const *kernels;
+    int count;
+} kernels_of[] = { [EVO_OP_OPM] = ROW(opm_kernels), [EVO_OP_TRIMUL] = ROW(trimul_kernels) };
+
 static const evo_kernel *const *kernels(evo_op op, int *count) {
-    static const evo_kernel *const opm[] = { &evo_cpu_opm_reference };
-    static const evo_kernel *const trimul[] = { &evo_cpu_trimul_reference };
-    *count = 1;
-    return op == EVO_OP_OPM ? opm : trimul;
+    *count = kernels_of[op].count;
+    return kernels_of[op].kernels;
 }
 
 /* One stage as work of a stream. The call is copied: the plan that it points to must outlive a recorded graph. */

@@ -58,7 +58,8 @@ static void project_side(const evo_call *call, int64_t b, evo_range range, const
     const evo_opm_desc *d = &call->problem->desc.opm;
     const int64_t *strides = d->m.strides;
     const weights w = map_weights(d, call->pack);
-#pragma omp parallel for collapse(2) schedule(static) num_threads(evo_reference_threads(call))
+    const int threads = evo_reference_threads(call, range.end - range.begin, d->s, d->c_m, d->c);
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
     for (int64_t i = range.begin; i < range.end; i++)
         for (int64_t s = 0; s < d->s; s++) {
             double *x = evo_reference_scratch(call); /* [c_m] */
@@ -129,7 +130,9 @@ static evo_status outer(const evo_call *call, const evo_tile *tile) {
     const weights w = map_weights(d, call->pack);
     const double *a = evo_reference_buffers(call), *b = buffer_b(call);
     const int64_t residue = d->s * d->c;
-#pragma omp parallel for collapse(2) schedule(static) num_threads(evo_reference_threads(call))
+    const int64_t rows = tile->rows.end - tile->rows.begin, cols = tile->cols.end - tile->cols.begin;
+    const int threads = evo_reference_threads(call, rows, cols, d->c * d->c, d->s + d->c_z);
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
     for (int64_t i = tile->rows.begin; i < tile->rows.end; i++)
         for (int64_t j = tile->cols.begin; j < tile->cols.end; j++)
             outer_pair(call, &w, tile->batch.begin, i, j, a + (i - tile->rows.begin) * residue,

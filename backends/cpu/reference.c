@@ -53,9 +53,11 @@ double evo_reference_mask(const evo_tensor *layout, const void *data, int64_t of
     return layout->dtype == EVO_NONE ? 1.0 : evo_load(data, layout->dtype, offset);
 }
 
-int evo_reference_threads(const evo_call *call) {
+int evo_reference_threads(const evo_call *call, int64_t a, int64_t b, int64_t c, int64_t d) {
+    const double worth_a_thread = 5e4, work = (double)a * (double)b * (double)c * (double)d;
     const int allowed = evo_cpu_threads(call->device), planned = (int)call->form->tuning[EVO_REFERENCE_THREADS];
-    return allowed < planned ? allowed : planned;
+    const int threads = allowed < planned ? allowed : planned;
+    return work < worth_a_thread * threads ? 1 + (int)(work / worth_a_thread) : threads;
 }
 
 double *evo_reference_scratch(const evo_call *call) {

@@ -42,8 +42,11 @@ double evo_reference_sigmoid(double x);
 /** The mask's value at an element; 1 without a mask. */
 double evo_reference_mask(const evo_tensor *layout, const void *data, int64_t offset);
 
-/** Threads that a stage of this call may use: as planned, or fewer if OpenMP now allows fewer. */
-int evo_reference_threads(const evo_call *call);
+/**
+ * Threads for a stage of so many multiply-adds: as planned, or fewer if OpenMP now allows fewer, or if there is so little
+ * to do that waking them would take longer.
+ */
+int evo_reference_threads(const evo_call *call, int64_t a, int64_t b, int64_t c, int64_t d);
 
 /** This thread's scratch: the workspace begins with one slice a planned thread. */
 double *evo_reference_scratch(const evo_call *call);

@@ -104,7 +104,8 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
     const weights w = map_weights(d, call->pack);
     const buffers to = map_buffers(call);
     const int64_t group = call->form->schedule.channels;
-#pragma omp parallel for collapse(2) schedule(static) num_threads(evo_reference_threads(call))
+    const int threads = evo_reference_threads(call, d->n, d->n, 4 * d->c_z, group);
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
     for (int64_t i = 0; i < d->n; i++)
         for (int64_t k = 0; k < d->n; k++)
             project_position(call, &w, tile, i, k, to.a + (i * d->n + k) * group, to.b + (i * d->n + k) * group);
@@ -126,7 +127,8 @@ static evo_status contract(const evo_call *call, const evo_tile *tile) {
     const int64_t group = call->form->schedule.channels, count = tile->channels.end - tile->channels.begin;
     const bool outgoing = d->direction == EVO_OUTGOING;
     const int64_t start = (outgoing ? d->n : 1) * group, stride = (outgoing ? 1 : d->n) * group;
-#pragma omp parallel for collapse(2) schedule(static) num_threads(evo_reference_threads(call))
+    const int threads = evo_reference_threads(call, tile->rows.end - tile->rows.begin, d->n, d->n, count);
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
     for (int64_t i = tile->rows.begin; i < tile->rows.end; i++)
         for (int64_t j = 0; j < d->n; j++)
             sum_products(w.a + i * start, w.b + j * start, stride, d->n, count,
@@ -158,7 +160,8 @@ static evo_status finish(const evo_call *call, const evo_tile *tile) {
     const evo_trimul_desc *d = &call->problem->desc.trimul;
     const weights w = map_weights(d, call->pack);
     const double *t = map_buffers(call).t;
-#pragma omp parallel for collapse(2) schedule(static) num_threads(evo_reference_threads(call))
+    const int threads = evo_reference_threads(call, tile->rows.end - tile->rows.begin, d->n, d->c + d->c_z, d->c_out);
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
     for (int64_t i = tile->rows.begin; i < tile->rows.end; i++)
         for (int64_t j = 0; j < d->n; j++)
             finish_pair(call, &w, tile->batch.begin, i, j, t + ((i - tile->rows.begin) * d->n + j) * d->c);
@@ -182,7 +185,7 @@ static int64_t workspace_bytes(const evo_trimul_desc *d, int64_t rows, int64_t c
 
 /*
  * Halves t's rows first (no work is done twice), then with all rows the channels (LayerNorm is repeated a group), then the
- * rows of a single channel (each group is projected once a block), then the threads.
+ * rows of a single channel (each group is projected once a block, which needs z unchanged), then the threads.
  */
 static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
     const evo_trimul_desc *d = &problem->desc.trimul;
@@ -195,7 +198,9 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     while (rows > 1 && workspace_bytes(d, rows, channels, threads, scratch) > limit) rows = (rows + 1) / 2;
     if (workspace_bytes(d, rows, channels, threads, scratch) > limit) rows = d->n;
     while (channels > 1 && workspace_bytes(d, rows, channels, threads, scratch) > limit) channels = (channels + 1) / 2;
-    while (rows > 1 && workspace_bytes(d, rows, channels, threads, scratch) > limit) rows = (rows + 1) / 2;
+    const bool repeatable = !(d->alias & EVO_ALIAS_INPUT); /* else finished rows of out have replaced those of z */
+    while (repeatable && rows > 1 && workspace_bytes(d, rows, channels, threads, scratch) > limit)
+        rows = (rows + 1) / 2;
     if (workspace_bytes(d, rows, channels, threads, scratch) > limit) threads = 1;
 
     const int64_t bytes = workspace_bytes(d, rows, channels, threads, scratch);

@@ -138,6 +138,7 @@ evo_status evo_opm_plan_create(evo_context *context, const evo_opm_desc *desc, e
     request.compute = d->compute;
     request.alias = d->alias;
     request.kernel = d->kernel;
+    d->kernel = NULL; /* the caller's string need not outlive the call */
     status = describe_operands(function, d, &request);
     if (status != EVO_OK) return status;
     status = evo_check_weights_fit(function, d->c_m, d->c, evo_product(d->c, d->c, 1, 1), d->c_z);

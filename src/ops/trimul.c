@@ -130,6 +130,7 @@ evo_status evo_trimul_plan_create(evo_context *context, const evo_trimul_desc *d
     request.compute = d->compute;
     request.alias = d->alias;
     request.kernel = d->kernel;
+    d->kernel = NULL; /* the caller's string need not outlive the call */
     status = describe_operands(function, d, &request);
     if (status != EVO_OK) return status;
     status = evo_check_weights_fit(function, d->c_z, d->c, d->c, d->c_out);

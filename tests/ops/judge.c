@@ -1,0 +1,382 @@
+/* judge.c: see judge.h. */
+#include "judge.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../naive.h"
+#include "../rounding.h"
+
+evo_context *judge_context;
+
+int judge_setup(void **state) {
+    (void)state;
+    judge_context = test_context(NULL);
+    return 0;
+}
+
+int judge_teardown(void **state) {
+    (void)state;
+    evo_context_destroy(judge_context);
+    return 0;
+}
+
+struct evo_case judge_parse(const char *text, uint64_t seed) {
+    struct evo_case c;
+    struct io_error error;
+    if (!case_parse(text, seed, &c, &error)) fail_msg("%s: %s", text, error.text);
+    return c;
+}
+
+double *judge_run(evo_context *context, const struct evo_case *c, evo_compute *compute) {
+    struct case_outcome outcome;
+    int64_t count = c->tensors[case_find_spec(c->op, "out")].count;
+    double *out = calloc((size_t)count + 1, sizeof *out);
+    assert_non_null(out);
+    if (!case_run(context, c, out, &outcome)) fail_msg("%s (seed %" PRIu64 "): %s", c->name, c->seed, outcome.message);
+    if (compute != NULL) *compute = outcome.compute;
+    return out;
+}
+
+/* ---- the naive evaluation of a case ---- */
+
+static const double *values_of(const struct evo_case *c, const char *name) {
+    int spec = case_find_spec(c->op, name);
+    assert_true(spec >= 0);
+    return c->tensors[spec].present ? c->tensors[spec].values : NULL;
+}
+
+static void naive_opm_of(const struct evo_case *c, long double unit, long double *want, long double *bound) {
+    const evo_opm_desc *d = &c->desc.opm;
+    const naive_opm p = {
+        .batch = d->batch,
+        .s = d->s,
+        .n = d->n,
+        .c_m = d->c_m,
+        .c = d->c,
+        .c_z = d->c_z,
+        .m = values_of(c, "m"),
+        .mask = values_of(c, "mask"),
+        .residual = values_of(c, "residual"),
+        .norm_weight = values_of(c, "norm.weight"),
+        .norm_bias = values_of(c, "norm.bias"),
+        .a_weight = values_of(c, "a.weight"),
+        .a_bias = values_of(c, "a.bias"),
+        .b_weight = values_of(c, "b.weight"),
+        .b_bias = values_of(c, "b.bias"),
+        .out_weight = values_of(c, "out.weight"),
+        .out_bias = values_of(c, "out.bias"),
+        .divide_after = d->divide == EVO_DIVIDE_AFTER,
+        .mask_a_only = d->mask_sides == EVO_MASK_A_ONLY,
+        .count_eps = d->count_eps,
+        .count_min = d->count_min,
+        .layer_norm_eps = d->layer_norm_eps,
+    };
+    naive_opm_eval(&p, unit, want, bound);
+}
+
+static void naive_trimul_of(const struct evo_case *c, long double unit, long double *want, long double *bound) {
+    const evo_trimul_desc *d = &c->desc.trimul;
+    const naive_trimul p = {
+        .batch = d->batch,
+        .n = d->n,
+        .c_z = d->c_z,
+        .c = d->c,
+        .c_out = d->c_out > 0 ? d->c_out : d->c_z,
+        .z = values_of(c, "z"),
+        .mask = values_of(c, "mask"),
+        .residual = values_of(c, "residual"),
+        .norm_in_weight = values_of(c, "norm_in.weight"),
+        .norm_in_bias = values_of(c, "norm_in.bias"),
+        .a_proj_weight = values_of(c, "a_proj.weight"),
+        .a_proj_bias = values_of(c, "a_proj.bias"),
+        .a_gate_weight = values_of(c, "a_gate.weight"),
+        .a_gate_bias = values_of(c, "a_gate.bias"),
+        .b_proj_weight = values_of(c, "b_proj.weight"),
+        .b_proj_bias = values_of(c, "b_proj.bias"),
+        .b_gate_weight = values_of(c, "b_gate.weight"),
+        .b_gate_bias = values_of(c, "b_gate.bias"),
+        .norm_out_weight = values_of(c, "norm_out.weight"),
+        .norm_out_bias = values_of(c, "norm_out.bias"),
+        .out_weight = values_of(c, "out.weight"),
+        .out_bias = values_of(c, "out.bias"),
+        .out_gate_weight = values_of(c, "out_gate.weight"),
+        .out_gate_bias = values_of(c, "out_gate.bias"),
+        .incoming = d->direction == EVO_INCOMING,
+        .gate_raw = d->gate_input == EVO_GATE_RAW,
+        .layer_norm_eps = d->layer_norm_eps,
+    };
+    naive_trimul_eval(&p, unit, want, bound);
+}
+
+void judge_naive(const struct evo_case *c, long double unit, long double *want, long double *bound) {
+    (strcmp(c->op->name, "opm") == 0 ? naive_opm_of : naive_trimul_of)(c, unit, want, bound);
+}
+
+/* ---- comparing ---- */
+
+/*
+ * The value before its last rounding lies within twice the bound of the exact one: twice, since the bound is of first
+ * order, and some kernels multiply by a reciprocal where ops.md divides. Rounding is monotone, so the stored value
+ * lies between the two ends rounded. Far below the smallest normal double, sigmoids may vanish.
+ */
+static int within(const number_format *format, double got, long double want, long double bound) {
+    if (isnan(want)) return isnan(got);
+    if (isinf(want)) return !isfinite(got);
+    long double slack = 2.0L * bound + ldexpl(1.0L, -1000);
+    return (long double)got >= round_to(format, want - slack) && (long double)got <= round_to(format, want + slack);
+}
+
+static void compare_elements(const struct evo_case *c, const double *got, const long double *want,
+                             const long double *bound) {
+    const struct case_tensor *out = &c->tensors[case_find_spec(c->op, "out")];
+    const number_format *format = number_format_of(out->dtype);
+    int64_t wrong = 0, first = -1;
+    for (int64_t i = 0; i < out->count; i++)
+        if (!within(format, got[i], want[i], bound[i])) {
+            first = first < 0 ? i : first;
+            wrong++;
+        }
+    if (wrong > 0)
+        fail_msg("%s (seed %" PRIu64 "): %" PRId64 " of %" PRId64 " elements are wrong, the first is number %" PRId64
+                 ": %.17g, expected %.17Lg within %.3Lg",
+                 c->name, c->seed, wrong, out->count, first, got[first], want[first], bound[first]);
+}
+
+/* Kernels that compute in less than double are judged as the table in docs/numerics.md does. */
+static void compare_norms(const struct evo_case *c, evo_compute compute, const double *got, const long double *want) {
+    const struct case_tensor *out = &c->tensors[case_find_spec(c->op, "out")];
+    struct case_bound bound = case_bounds(compute, out, c->hard);
+    struct case_comparison found;
+    double *rounded = calloc((size_t)out->count + 1, sizeof *rounded);
+    assert_non_null(rounded);
+    for (int64_t i = 0; i < out->count; i++) rounded[i] = (double)want[i];
+    case_compare(c, got, rounded, &found);
+    free(rounded);
+    if (!(found.total <= bound.total) || !(found.pair <= bound.pair))
+        fail_msg("%s (seed %" PRIu64 "): errors %.3g, worst pair %.3g, expected at most %.3g, %.3g. %s", c->name,
+                 c->seed, found.total, found.pair, bound.total, bound.pair, found.message);
+}
+
+void judge_case(evo_context *context, const struct evo_case *c) {
+    evo_compute compute;
+    size_t count = (size_t)c->tensors[case_find_spec(c->op, "out")].count;
+    double *got = judge_run(context, c, &compute);
+    long double *want = calloc(count + 1, sizeof *want), *bound = calloc(count + 1, sizeof *bound);
+    assert_true(want != NULL && bound != NULL);
+    judge_naive(c, ldexpl(1.0L, -53), want, bound);
+    if (compute == EVO_COMPUTE_FP64)
+        compare_elements(c, got, want, bound);
+    else
+        compare_norms(c, compute, got, want);
+    free(got);
+    free(want);
+    free(bound);
+}
+
+void judge_text(evo_context *context, const char *text, uint64_t seed) {
+    struct evo_case c = judge_parse(text, seed);
+    judge_case(context, &c);
+    case_destroy(&c);
+}
+
+void judge_texts(evo_context *context, const char *const *texts, size_t count, uint64_t seed) {
+    for (size_t i = 0; i < count; i++) judge_text(context, texts[i], seed);
+}
+
+void judge_special(evo_context *context, const char *text, const char *tensor, double special) {
+    struct evo_case c = judge_parse(text, 5);
+    struct case_tensor *found = case_find(&c, tensor);
+    assert_true(found != NULL && found->present && found->values != NULL);
+    found->values[found->count / 3] = special;
+    judge_case(context, &c);
+    case_destroy(&c);
+}
+
+/* ---- equality, bit for bit ---- */
+
+static void expect_same(const struct evo_case *c, const char *what, const double *got, const double *want,
+                        int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (memcmp(&got[i], &want[i], sizeof got[i]) != 0)
+            fail_msg("%s (seed %" PRIu64 "), %s: element %" PRId64 " is %.17g, was %.17g", c->name, c->seed, what, i,
+                     got[i], want[i]);
+}
+
+void judge_split(evo_context *context, const char *text) {
+    struct evo_case c = judge_parse(text, 3);
+    double *whole = judge_run(context, &c, NULL);
+    const struct case_tensor *out = case_output(&c);
+    int64_t entries = out->extents[0], each = out->count / entries;
+    for (int64_t i = 0; i < entries; i++) {
+        struct evo_case one;
+        struct io_error error;
+        if (!case_split(&c, i, &one, &error)) fail_msg("%s: %s", text, error.text);
+        double *single = judge_run(context, &one, NULL);
+        expect_same(&c, "a batch entry alone", single, whole + i * each, each);
+        free(single);
+        case_destroy(&one);
+    }
+    free(whole);
+    case_destroy(&c);
+}
+
+static double *run_with_threads(const struct evo_case *c, const char *threads) {
+    const char *before = getenv("EVO_NUM_THREADS");
+    char *kept = before != NULL ? strdup(before) : NULL;
+    setenv("EVO_NUM_THREADS", threads, 1);
+    evo_context *context = test_context(NULL);
+    double *out = judge_run(context, c, NULL);
+    evo_context_destroy(context);
+    unsetenv("EVO_NUM_THREADS");
+    if (kept != NULL) setenv("EVO_NUM_THREADS", kept, 1);
+    free(kept);
+    return out;
+}
+
+void judge_threads(const char *text) {
+    static const char *const threads[] = { "2", "3", "5" };
+    struct evo_case c = judge_parse(text, 4);
+    double *one = run_with_threads(&c, "1");
+    for (int i = 0; i < 3; i++) {
+        char what[32];
+        double *many = run_with_threads(&c, threads[i]);
+        snprintf(what, sizeof what, "with %s threads", threads[i]);
+        expect_same(&c, what, many, one, case_output(&c)->count);
+        free(many);
+    }
+    free(one);
+    case_destroy(&c);
+}
+
+/* ---- workspace limits ---- */
+
+/* The plan's workspace under a limit; 0 if the limit is refused, and then `least` is what the text says. */
+static size_t planned_size(evo_context *context, struct evo_case *c, size_t limit, size_t *least) {
+    union case_desc desc;
+    evo_plan *plan = NULL;
+    evo_plan_info info = EVO_PLAN_INFO_INIT;
+    *c->op->common(&c->desc).workspace_limit = limit;
+    case_descriptor(c, &desc);
+    evo_status status = c->op->plan_create(context, &desc, &plan);
+    if (status == EVO_OK) {
+        OK(evo_plan_get_info(plan, &info));
+        evo_plan_destroy(plan);
+        assert_true(info.workspace_size > 0);
+        return info.workspace_size;
+    }
+    REFUSED(status, EVO_ERROR_WORKSPACE_LIMIT, "workspace_limit", "at least");
+    const char *number = strstr(evo_last_error(), "at least ");
+    *least = (size_t)strtoull(number + strlen("at least "), NULL, 10);
+    assert_true(*least > limit);
+    return 0;
+}
+
+static void run_limited(evo_context *context, struct evo_case *c, size_t limit, const double *want) {
+    char what[64];
+    size_t least = 0, size = planned_size(context, c, limit, &least);
+    assert_true(size > 0 && size <= limit);
+    double *got = judge_run(context, c, NULL);
+    snprintf(what, sizeof what, "with a workspace of at most %zu bytes", limit);
+    expect_same(c, what, got, want, case_output(c)->count);
+    free(got);
+}
+
+void judge_limits(evo_context *context, const char *text) {
+    struct evo_case c = judge_parse(text, 6);
+    size_t least = 0, full = planned_size(context, &c, 0, &least);
+    double *want = judge_run(context, &c, NULL);
+    assert_int_equal(planned_size(context, &c, full, &least), full);
+    assert_int_equal(planned_size(context, &c, 1, &least), 0);
+    assert_true(least > 1 && least <= full);
+    assert_int_equal(planned_size(context, &c, least - 1, &(size_t){ 0 }), 0);
+    for (size_t limit = full - 1; limit > least; limit -= (limit - least) / 3 + 1)
+        run_limited(context, &c, limit, want);
+    run_limited(context, &c, least, want);
+    free(want);
+    case_destroy(&c);
+}
+
+/* ---- graphs ---- */
+
+void judge_graph(evo_context *context, const char *text) {
+    sample *s = sample_create(text, context), *other = sample_create(text, context);
+    int input = sample_spec(s, CASE_INPUT);
+    evo_stream stream = NULL;
+    evo_graph graph = NULL;
+    struct evo_case c = judge_parse(text, 1);
+    size_t bytes = (size_t)case_input(&c)->count * evo_dtype_size(case_input(&c)->dtype);
+    unsigned char *host = malloc(bytes);
+    assert_non_null(host);
+    device_copy(context, host, s->memory[input], bytes);
+    OK(evo_stream_create(context, &stream));
+    OK(evo_graph_begin(context, stream));
+    OK(s->op->execute(s->plan, s->pack, &s->args, s->workspace, s->workspace_size, stream));
+    OK(evo_graph_end(context, stream, &graph));
+    for (int round = 0; round < 3; round++) {
+        /* The rows move by one channel from round to round. */
+        memmove(host, host + evo_dtype_size(case_input(&c)->dtype), bytes - evo_dtype_size(case_input(&c)->dtype));
+        device_copy(context, s->memory[input], host, bytes);
+        device_copy(context, other->memory[input], host, bytes);
+        sample_mark_output(s);
+        OK(evo_graph_launch(context, graph, stream));
+        OK(evo_stream_synchronize(context, stream));
+        OK(sample_run(other));
+        unsigned char *replayed = sample_output(s), *plain = sample_output(other);
+        assert_memory_equal(replayed, plain, s->out_bytes);
+        free(replayed);
+        free(plain);
+    }
+    OK(evo_graph_destroy(context, graph));
+    OK(evo_stream_destroy(context, stream));
+    free(host);
+    case_destroy(&c);
+    sample_destroy(s);
+    sample_destroy(other);
+}
+
+const char *judge_pick(struct case_random *random, const char *const *words, size_t count) {
+    return words[case_random_bits(random) % count];
+}
+
+/* ---- random texts ---- */
+
+static void append(char *text, size_t size, const char *more) {
+    size_t used = strlen(text);
+    assert_true(used + strlen(more) < size);
+    strcpy(text + used, more);
+}
+
+void judge_start(char *text, size_t size, const char *op) {
+    text[0] = '\0';
+    append(text, size, op);
+    append(text, size, "(");
+}
+
+void judge_key(char *text, size_t size, const char *key, const char *value) {
+    if (text[strlen(text) - 1] != '(') append(text, size, ",");
+    append(text, size, key);
+    append(text, size, "=");
+    append(text, size, value);
+}
+
+/* One call a line, since the order in which a call's arguments are evaluated differs between compilers. */
+void judge_common(struct case_random *random, char *text, size_t size) {
+    judge_key(text, size, "dtype", PICK(random, "fp64", "fp32", "bf16", "fp16"));
+    judge_key(text, size, "weights", PICK(random, "fp64", "fp32", "bf16", "fp16", "mixed"));
+    judge_key(text, size, "mask",
+              PICK(random, "none", "random", "fractional", "large", "row", "column", "batch", "all"));
+    judge_key(text, size, "mask_dtype", PICK(random, "fp64", "fp32", "bf16", "fp16", "uint8"));
+    judge_key(text, size, "input", PICK(random, "normal", "normal", "shifted", "cauchy", "constant", "nan", "inf"));
+    judge_key(text, size, "layout",
+              PICK(random, "contiguous", "padded", "offset", "transposed", "broadcast", "negative", "slice"));
+    judge_key(text, size, "weight_layout",
+              PICK(random, "contiguous", "transposed", "halves", "halves_transposed", "interleaved", "padded"));
+}
+
+void judge_end(char *text, size_t size) {
+    append(text, size, ")");
+}

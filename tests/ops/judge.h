@@ -1,0 +1,59 @@
+/*
+ * judge.h: judges the device's results by the naive evaluation (naive.h), and by each other where equality is
+ * promised. Cases are texts as case_parse takes them (tools/case/case.h).
+ */
+#ifndef EVO_TESTS_OPS_JUDGE_H
+#define EVO_TESTS_OPS_JUDGE_H
+
+#include "../support.h"
+
+/* A case from a text, the test failing if it is none; case_destroy it. */
+struct evo_case judge_parse(const char *text, uint64_t seed);
+
+/* The device's output of a case (free() it), the test failing if there is none. `compute` may be NULL. */
+double *judge_run(evo_context *context, const struct evo_case *c, evo_compute *compute);
+
+/* The naive evaluation of a case: the output's elements, and how far arithmetic of this unit may be from them. */
+void judge_naive(const struct evo_case *c, long double unit, long double *want, long double *bound);
+
+/* Fails unless the device's output of the case is what ops.md says, within the rounding that its compute allows. */
+void judge_case(evo_context *context, const struct evo_case *c);
+void judge_text(evo_context *context, const char *text, uint64_t seed);
+void judge_texts(evo_context *context, const char *const *texts, size_t count, uint64_t seed);
+
+/* A NaN or an infinity in one element of a tensor by name reaches exactly the outputs that depend on it. */
+void judge_special(evo_context *context, const char *text, const char *tensor, double special);
+
+/* A batch equals single runs of its entries, bit for bit. */
+void judge_split(evo_context *context, const char *text);
+
+/* The same bits with 1, 2, 3 and 5 threads, in a context of its own each. */
+void judge_threads(const char *text);
+
+/*
+ * Smaller and smaller workspaces down to the least that the library names give the same result; below it the plan is
+ * refused with the least in its text.
+ */
+void judge_limits(evo_context *context, const char *text);
+
+/* The same bits from a graph, launched again and again with other inputs in the same memory. */
+void judge_graph(evo_context *context, const char *text);
+
+/* One of `count` words by random. */
+const char *judge_pick(struct case_random *random, const char *const *words, size_t count);
+#define PICK(random, ...)                                                                                              \
+    judge_pick((random), (const char *const[]){ __VA_ARGS__ },                                                         \
+               sizeof((const char *const[]){ __VA_ARGS__ }) / sizeof(const char *))
+
+/* Puts a case's text together: "op(", "key=value" for each, types, masks, inputs and layouts by random, ")". */
+void judge_start(char *text, size_t size, const char *op);
+void judge_key(char *text, size_t size, const char *key, const char *value);
+void judge_common(struct case_random *random, char *text, size_t size);
+void judge_end(char *text, size_t size);
+
+/* Group setup and teardown: one context for all tests of a program. */
+extern evo_context *judge_context;
+int judge_setup(void **state);
+int judge_teardown(void **state);
+
+#endif

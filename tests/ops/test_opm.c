@@ -1,0 +1,254 @@
+/* test_opm.c: the outer product mean, every parameter and edge of docs/ops.md, judged by naive.c. */
+#include "judge.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* Sizes that break kernels: N and S around tiles and warps, odd channels, the published ones. */
+static void test_sizes(void **state) {
+    static const char *const texts[] = {
+        "opm(n=1,s=1)",
+        "opm(n=2,s=1)",
+        "opm(n=7,s=3)",
+        "opm(n=31,s=2,c_m=8,c=4,c_z=5)",
+        "opm(n=33,s=5)",
+        "opm(n=100,s=2,c_m=8,c=4,c_z=6)",
+        "opm(n=101,s=1,c_m=4,c=3,c_z=2)",
+        "opm(n=127,s=1,c_m=4,c=2,c_z=3)",
+        "opm(n=129,s=3,c_m=4,c=2,c_z=2)",
+        "opm(b=3,n=5,s=4)",
+        "opm(n=4,s=200,c_m=8,c=4,c_z=4)",
+        "opm(n=3,s=3,c_m=256,c=32,c_z=128)",
+        "opm(b=2,s=8,n=9,c_m=64,c=32,c_z=64)",
+        "opm(n=4,s=2,c=16)",
+        "opm(n=4,s=2,c=24,c_z=7)",
+        "opm(n=3,s=2,c=40)",
+        "opm(n=2,s=2,c=64,c_z=3)",
+        "opm(n=2,s=2,c=96,c_z=1)",
+        "opm(n=2,s=2,c=128,c_z=2)",
+        "opm(n=4,s=2,c_m=1)",
+        "opm(n=4,s=2,c_m=3,c=1,c_z=1)",
+        "opm(b=0,n=4,s=2,residual=1)",
+        "opm(n=0,s=2,b=2)",
+        "opm(s=0,n=5,b=2)",
+        "opm(s=0,n=5,variant=alphafold2,residual=1)",
+    };
+    (void)state;
+    judge_texts(judge_context, texts, COUNT(texts), test_seed(11));
+}
+
+static void test_variants(void **state) {
+    uint64_t seed = test_seed(12);
+    (void)state;
+    for (int i = 0; evo_opm_variant(i) != NULL; i++) {
+        static const char *const rests[] = {
+            "mask=random,n=9,s=6",
+            "mask=none,n=9,s=6",
+            "mask=row,residual=1,n=8",
+            "mask=column,n=8",
+            "mask=batch,b=2,residual=1",
+            "mask=all,dtype=fp64",
+            "mask=fractional,n=9,dtype=bf16",
+            "mask=large,n=9,dtype=fp16",
+            "mask=random,mask_dtype=uint8,n=9",
+        };
+        for (size_t k = 0; k < COUNT(rests); k++) {
+            char text[CASE_NAME_SIZE];
+            snprintf(text, sizeof text, "opm(variant=%s,%s)", evo_opm_variant(i), rests[k]);
+            judge_text(judge_context, text, seed);
+        }
+    }
+}
+
+/* Every subset of the biases; every mix of the parameters that variants set. */
+static void test_parameters(void **state) {
+    static const char *const names[] = { "norm", "a", "b", "out" };
+    uint64_t seed = test_seed(13);
+    (void)state;
+    for (unsigned subset = 0; subset < 16; subset++) {
+        char text[CASE_NAME_SIZE] = "opm(n=5,divide=after,biases=";
+        if (subset == 0) strcat(text, "none");
+        for (int i = 0, some = 0; i < 4; i++)
+            if ((subset >> i & 1) != 0) {
+                strcat(text, some++ > 0 ? "+" : "");
+                strcat(text, names[i]);
+            }
+        strcat(text, ")");
+        judge_text(judge_context, text, seed);
+    }
+    static const char *const texts[] = {
+        "opm(n=6,divide=before,mask_sides=a,count_eps=0.5,count_min=0)",
+        "opm(n=6,divide=after,mask_sides=a,count_eps=0,count_min=2)",
+        "opm(n=6,divide=after,mask_sides=both,count_eps=0.25,count_min=3)",
+        "opm(n=6,divide=before,mask_sides=both,count_eps=1e-3,count_min=1e-5,mask=row)",
+        "opm(n=6,ln_eps=0.1)",
+        "opm(n=6,ln_eps=0)",
+        "opm(n=6,divide=before,mask=none,mask_sides=a)",
+        "opm(n=6,divide=after,mask=none,count_eps=1)",
+    };
+    judge_texts(judge_context, texts, COUNT(texts), seed);
+}
+
+static void test_inputs(void **state) {
+    static const char *const texts[] = {
+        "opm(input=shifted,n=8)",
+        "opm(input=shifted,n=8,dtype=fp64)",
+        "opm(input=cauchy,n=8)",
+        "opm(input=cauchy,n=8,dtype=fp64,variant=alphafold2)",
+        "opm(input=constant,n=8)",
+        "opm(input=constant,n=8,dtype=bf16)",
+        "opm(input=nan,n=8,b=2,mask=none)",
+        "opm(input=nan,n=8,b=2,residual=1)",
+        "opm(input=inf,n=8,b=2)",
+        "opm(input=inf,n=8,dtype=fp16,variant=helixfold)",
+    };
+    (void)state;
+    judge_texts(judge_context, texts, COUNT(texts), test_seed(14));
+}
+
+/* One NaN or infinity in each tensor in turn. */
+static void test_special_values(void **state) {
+    static const char *const tensors[] = { "m",      "mask",     "residual", "norm.weight", "norm.bias", "a.weight",
+                                           "a.bias", "b.weight", "b.bias",   "out.weight",  "out.bias" };
+    static const char *const variants[] = { "mean", "alphafold2", "helixfold" };
+    (void)state;
+    for (size_t i = 0; i < COUNT(tensors); i++)
+        for (size_t v = 0; v < COUNT(variants); v++) {
+            char text[CASE_NAME_SIZE];
+            snprintf(text, sizeof text, "opm(variant=%s,b=2,n=5,residual=1)", variants[v]);
+            judge_special(judge_context, text, tensors[i], (double)NAN);
+            judge_special(judge_context, text, tensors[i], (double)-INFINITY);
+        }
+}
+
+static void test_layouts(void **state) {
+    static const char *const layouts[] = { "contiguous", "padded",   "offset", "transposed",
+                                           "broadcast",  "negative", "slice" };
+    static const char *const weights[] = { "contiguous",        "transposed",  "halves",
+                                           "halves_transposed", "interleaved", "padded" };
+    static const char *const dtypes[] = { "fp64", "fp32", "bf16", "fp16" };
+    uint64_t seed = test_seed(15);
+    (void)state;
+    for (size_t l = 0; l < COUNT(layouts); l++)
+        for (size_t w = 0; w < COUNT(weights); w++) {
+            char text[CASE_NAME_SIZE];
+            const char *dtype = dtypes[(l + w) % 4];
+            snprintf(text, sizeof text,
+                     "opm(b=2,n=5,s=3,c_m=7,c=3,c_z=5,residual=1,layout=%s,weight_layout=%s,dtype=%s)", layouts[l],
+                     weights[w], dtype);
+            judge_text(judge_context, text, seed);
+        }
+    for (size_t l = 0; l < COUNT(layouts); l++) {
+        char text[CASE_NAME_SIZE];
+        if (strcmp(layouts[l], "broadcast") == 0)
+            continue; /* an output cannot repeat, so it cannot be such a residual */
+        snprintf(text, sizeof text, "opm(b=2,n=5,residual=1,alias=residual,layout=%s)", layouts[l]);
+        judge_text(judge_context, text, seed);
+    }
+}
+
+static void test_types(void **state) {
+    static const char *const dtypes[] = { "fp64", "fp32", "bf16", "fp16" };
+    uint64_t seed = test_seed(16);
+    (void)state;
+    for (size_t t = 0; t < COUNT(dtypes); t++)
+        for (size_t w = 0; w < COUNT(dtypes); w++) {
+            char text[CASE_NAME_SIZE];
+            snprintf(text, sizeof text, "opm(n=6,dtype=%s,weights=%s,mask_dtype=%s,residual=1)", dtypes[t], dtypes[w],
+                     dtypes[(t + w) % 4]);
+            judge_text(judge_context, text, seed);
+        }
+    static const char *const texts[] = {
+        "opm(n=6,dtype=fp32,weights=mixed,mask_dtype=uint8)",
+        "opm(n=6,dtype=bf16,weights=mixed,mask_dtype=uint8)",
+        "opm(n=6,dtype=fp16,weights=fp64,compute=fp32)",
+        "opm(n=6,dtype=fp32,compute=fp64)",
+        "opm(n=6,dtype=fp32,compute=fp32_strict)",
+        "opm(n=6,dtype=fp32,compute=tf32)",
+        "opm(n=6,dtype=fp32,compute=bf16)",
+        "opm(n=6,dtype=fp32,compute=fp16)",
+    };
+    judge_texts(judge_context, texts, COUNT(texts), seed);
+}
+
+/* Everything at once, at random. */
+static void random_text(struct case_random *random, char *text, size_t size) {
+    judge_start(text, size, "opm");
+    judge_key(text, size, "variant",
+              PICK(random, "alphafold2", "alphafold3", "boltz", "helixfold", "megafold", "mean"));
+    judge_key(text, size, "b", PICK(random, "1", "1", "2", "3"));
+    judge_key(text, size, "n", PICK(random, "1", "2", "3", "7", "12", "17"));
+    judge_key(text, size, "s", PICK(random, "1", "2", "3", "8", "20"));
+    judge_key(text, size, "c_m", PICK(random, "1", "5", "8", "16", "33"));
+    judge_key(text, size, "c", PICK(random, "1", "4", "5", "8"));
+    judge_key(text, size, "c_z", PICK(random, "1", "6", "8", "11"));
+    judge_common(random, text, size);
+    if (strstr(text, "layout=broadcast") != NULL)
+        judge_key(text, size, "residual", "1"); /* an output cannot repeat, so it cannot be such a residual */
+    else
+        judge_key(text, size, "residual", PICK(random, "0", "1", "1,alias=residual"));
+    judge_end(text, size);
+}
+
+static void test_random(void **state) {
+    uint64_t seed = test_seed(17);
+    struct case_random random;
+    (void)state;
+    case_random_seed(&random, seed, "opm texts");
+    for (int i = 0; i < test_scaled(1500); i++) {
+        char text[CASE_NAME_SIZE];
+        random_text(&random, text, sizeof text);
+        judge_text(judge_context, text, seed + (uint64_t)i);
+    }
+}
+
+/* Equality is asked of fp64 outputs, where it can be: they show the last bit of every sum. */
+static void test_batches(void **state) {
+    (void)state;
+    judge_split(judge_context, "opm(b=3,n=9,s=6,residual=1,dtype=fp64)");
+    judge_split(judge_context, "opm(b=3,n=9,s=6,dtype=bf16,mask=batch,layout=padded)");
+    judge_split(judge_context, "opm(b=3,n=7,s=2,dtype=fp64,variant=helixfold,layout=transposed)");
+}
+
+static void test_repeats(void **state) {
+    (void)state;
+    judge_text(judge_context, "opm(b=2,n=17,s=9,runs=4,residual=1,dtype=fp64)", 1);
+    judge_text(judge_context, "opm(b=2,n=17,s=9,runs=4,dtype=fp16,variant=alphafold3)", 1);
+}
+
+static void test_threads(void **state) {
+    (void)state;
+    judge_threads("opm(b=2,n=19,s=7,residual=1,dtype=fp64)");
+    judge_threads("opm(b=1,n=5,s=7,dtype=bf16,variant=alphafold2)");
+    judge_threads("opm(b=1,n=1,s=1,dtype=fp64)");
+}
+
+static void test_limits(void **state) {
+    (void)state;
+    judge_limits(judge_context, "opm(b=2,n=19,s=7,residual=1,dtype=fp64)");
+    judge_limits(judge_context, "opm(b=1,n=8,s=3,dtype=bf16,variant=helixfold,layout=slice)");
+    judge_limits(judge_context, "opm(b=2,n=9,s=5,residual=1,alias=residual,dtype=fp64)");
+    judge_limits(judge_context, "opm(n=1,s=1,dtype=fp64)");
+}
+
+static void test_graphs(void **state) {
+    (void)state;
+    judge_graph(judge_context, "opm(b=2,n=9,s=5,residual=1,dtype=fp64)");
+    judge_graph(judge_context, "opm(n=5,s=3,dtype=bf16,variant=alphafold2)");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes),   cmocka_unit_test(test_variants),       cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_inputs),  cmocka_unit_test(test_special_values), cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_types),   cmocka_unit_test(test_random),         cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_repeats), cmocka_unit_test(test_threads),        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_graphs),
+    };
+    if (test_device_missing()) return TEST_SKIPPED;
+    return cmocka_run_group_tests_name("opm", tests, judge_setup, judge_teardown);
+}

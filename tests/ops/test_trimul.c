@@ -1,0 +1,288 @@
+/* test_trimul.c: the triangle multiplication, every parameter and edge of docs/ops.md, judged by naive.c. */
+#include "judge.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static const char *const directions[] = { "outgoing", "incoming" };
+
+/* Sizes that break kernels, in both directions. */
+static void test_sizes(void **state) {
+    static const char *const sizes[] = {
+        "n=1",
+        "n=2",
+        "n=7",
+        "n=31",
+        "n=33,c_z=9,c=5",
+        "n=100,c_z=4,c=3",
+        "n=101,c_z=3,c=2",
+        "n=127,c_z=2,c=2",
+        "n=129,c_z=2,c=1",
+        "b=3,n=5",
+        "n=3,c_z=128,c=128",
+        "b=2,n=9,c_z=64,c=32",
+        "n=4,c=16",
+        "n=4,c=24",
+        "n=4,c=40",
+        "n=4,c=64",
+        "n=4,c=96",
+        "n=5,c_z=24,c=24,c_out=40",
+        "n=5,c_z=12,c=7,c_out=3",
+        "n=4,c_z=1,c=1",
+        "b=0,n=4,residual=1",
+        "b=2,n=0",
+    };
+    uint64_t seed = test_seed(21);
+    (void)state;
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        for (int d = 0; d < 2; d++) {
+            char text[CASE_NAME_SIZE];
+            snprintf(text, sizeof text, "trimul(direction=%s,%s)", directions[d], sizes[i]);
+            judge_text(judge_context, text, seed);
+        }
+}
+
+static void test_variants(void **state) {
+    static const char *const rests[] = {
+        "mask=random,n=9",
+        "mask=none,n=9",
+        "mask=row,residual=1,n=8",
+        "mask=column,n=8",
+        "mask=batch,b=2,residual=1",
+        "mask=all,dtype=fp64",
+        "mask=fractional,n=9,dtype=bf16",
+        "mask=large,n=9,dtype=fp16",
+        "mask=random,mask_dtype=uint8,n=9",
+    };
+    uint64_t seed = test_seed(22);
+    (void)state;
+    for (int i = 0; evo_trimul_variant(i) != NULL; i++)
+        for (size_t k = 0; k < COUNT(rests); k++) {
+            char text[CASE_NAME_SIZE];
+            snprintf(text, sizeof text, "trimul(variant=%s,direction=%s,%s)", evo_trimul_variant(i), directions[k % 2],
+                     rests[k]);
+            judge_text(judge_context, text, seed);
+        }
+}
+
+/* No bias, each alone, all but each. */
+static void test_biases(void **state) {
+    static const char *const names[] = { "norm_in", "a_proj",   "a_gate", "b_proj",
+                                         "b_gate",  "norm_out", "out",    "out_gate" };
+    uint64_t seed = test_seed(23);
+    (void)state;
+    judge_text(judge_context, "trimul(n=5,biases=none)", seed);
+    for (int one = 0; one < 8; one++)
+        for (int inverted = 0; inverted < 2; inverted++) {
+            char text[CASE_NAME_SIZE] = "trimul(n=5,biases=";
+            for (int i = 0, some = 0; i < 8; i++)
+                if ((i == one) != inverted) {
+                    strcat(text, some++ > 0 ? "+" : "");
+                    strcat(text, names[i]);
+                }
+            strcat(text, ")");
+            judge_text(judge_context, text, seed);
+        }
+    static const char *const texts[] = {
+        "trimul(n=6,gate_input=raw,biases=none,direction=incoming)",
+        "trimul(n=6,ln_eps=0.1)",
+        "trimul(n=6,ln_eps=1e-12)",
+        "trimul(n=6,gate_input=raw,residual=1,input=cauchy)",
+    };
+    judge_texts(judge_context, texts, COUNT(texts), seed);
+}
+
+static void test_inputs(void **state) {
+    static const char *const inputs[] = {
+        "input=shifted,n=8",
+        "input=shifted,n=8,dtype=fp64",
+        "input=cauchy,n=8",
+        "input=cauchy,n=8,dtype=fp64,variant=mean",
+        "input=constant,n=8",
+        "input=constant,n=8,dtype=bf16",
+        "input=nan,n=8,b=2,mask=none",
+        "input=nan,n=8,b=2,residual=1",
+        "input=inf,n=8,b=2",
+        "input=inf,n=8,dtype=fp16,variant=mean",
+    };
+    uint64_t seed = test_seed(24);
+    (void)state;
+    for (size_t i = 0; i < COUNT(inputs); i++)
+        for (int d = 0; d < 2; d++) {
+            char text[CASE_NAME_SIZE];
+            snprintf(text, sizeof text, "trimul(direction=%s,%s)", directions[d], inputs[i]);
+            judge_text(judge_context, text, seed);
+        }
+}
+
+/* One NaN or infinity in each tensor in turn. */
+static void test_special_values(void **state) {
+    static const char *const tensors[] = {
+        "z",
+        "mask",
+        "residual",
+        "norm_in.weight",
+        "norm_in.bias",
+        "a_proj.weight",
+        "a_proj.bias",
+        "a_gate.weight",
+        "a_gate.bias",
+        "b_proj.weight",
+        "b_proj.bias",
+        "b_gate.weight",
+        "b_gate.bias",
+        "norm_out.weight",
+        "norm_out.bias",
+        "out.weight",
+        "out.bias",
+        "out_gate.weight",
+        "out_gate.bias",
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(tensors); i++)
+        for (int d = 0; d < 2; d++) {
+            char text[CASE_NAME_SIZE];
+            snprintf(text, sizeof text, "trimul(direction=%s,b=2,n=5,residual=1)", directions[d]);
+            judge_special(judge_context, text, tensors[i], (double)NAN);
+            judge_special(judge_context, text, tensors[i], (double)INFINITY);
+        }
+}
+
+static void test_layouts(void **state) {
+    static const char *const layouts[] = { "contiguous", "padded",   "offset", "transposed",
+                                           "broadcast",  "negative", "slice" };
+    static const char *const weights[] = { "contiguous",        "transposed",  "halves",
+                                           "halves_transposed", "interleaved", "padded" };
+    static const char *const dtypes[] = { "fp64", "fp32", "bf16", "fp16" };
+    static const char *const aliases[] = { "alias=input", "residual=1,alias=residual", "residual=1,alias=both",
+                                           "residual=1,alias=input" };
+    uint64_t seed = test_seed(25);
+    (void)state;
+    for (size_t l = 0; l < COUNT(layouts); l++)
+        for (size_t w = 0; w < COUNT(weights); w++) {
+            char text[CASE_NAME_SIZE];
+            snprintf(text, sizeof text,
+                     "trimul(b=2,n=5,c_z=7,c=3,residual=1,direction=%s,layout=%s,weight_layout=%s,dtype=%s)",
+                     directions[(l + w) % 2], layouts[l], weights[w], dtypes[(l + w) % 4]);
+            judge_text(judge_context, text, seed);
+        }
+    for (size_t l = 0; l < COUNT(layouts); l++)
+        for (size_t a = 0; a < COUNT(aliases); a++) {
+            char text[CASE_NAME_SIZE];
+            if (strcmp(layouts[l], "broadcast") == 0)
+                continue; /* an output cannot repeat, so it cannot be such an input */
+            snprintf(text, sizeof text, "trimul(b=2,n=5,%s,direction=%s,layout=%s)", aliases[a], directions[a % 2],
+                     layouts[l]);
+            judge_text(judge_context, text, seed);
+        }
+}
+
+static void test_types(void **state) {
+    static const char *const dtypes[] = { "fp64", "fp32", "bf16", "fp16" };
+    uint64_t seed = test_seed(26);
+    (void)state;
+    for (size_t t = 0; t < COUNT(dtypes); t++)
+        for (size_t w = 0; w < COUNT(dtypes); w++) {
+            char text[CASE_NAME_SIZE];
+            snprintf(text, sizeof text, "trimul(n=6,dtype=%s,weights=%s,mask_dtype=%s,residual=1,direction=%s)",
+                     dtypes[t], dtypes[w], dtypes[(t + w) % 4], directions[w % 2]);
+            judge_text(judge_context, text, seed);
+        }
+    static const char *const texts[] = {
+        "trimul(n=6,dtype=fp32,weights=mixed,mask_dtype=uint8)",
+        "trimul(n=6,dtype=bf16,weights=mixed,mask_dtype=uint8)",
+        "trimul(n=6,dtype=fp16,weights=fp64,compute=fp32)",
+        "trimul(n=6,dtype=fp32,compute=fp64)",
+        "trimul(n=6,dtype=fp32,compute=fp32_strict)",
+        "trimul(n=6,dtype=fp32,compute=tf32)",
+        "trimul(n=6,dtype=fp32,compute=bf16)",
+        "trimul(n=6,dtype=fp32,compute=fp16)",
+    };
+    judge_texts(judge_context, texts, COUNT(texts), seed);
+}
+
+/* Everything at once, at random. */
+static void random_text(struct case_random *random, char *text, size_t size) {
+    judge_start(text, size, "trimul");
+    judge_key(text, size, "variant",
+              PICK(random, "alphafold2", "alphafold3", "boltz", "helixfold", "megafold", "mean"));
+    judge_key(text, size, "direction", PICK(random, "outgoing", "incoming"));
+    judge_key(text, size, "b", PICK(random, "1", "1", "2", "3"));
+    judge_key(text, size, "n", PICK(random, "1", "2", "3", "7", "12", "17"));
+    judge_key(text, size, "c_z", PICK(random, "1", "5", "8", "16", "33"));
+    judge_key(text, size, "c", PICK(random, "1", "4", "5", "8", "24"));
+    judge_common(random, text, size);
+    const char *residual = PICK(random, "0", "1", "1,alias=residual", "0,alias=input", "1,alias=both");
+    if (strstr(text, "layout=broadcast") != NULL) residual = "1"; /* an output cannot repeat */
+    judge_key(text, size, "residual", residual);
+    if (strstr(residual, "alias=input") == NULL && strstr(residual, "alias=both") == NULL)
+        judge_key(text, size, "c_out", PICK(random, "0", "0", "1", "9", "24"));
+    judge_end(text, size);
+}
+
+static void test_random(void **state) {
+    uint64_t seed = test_seed(27);
+    struct case_random random;
+    (void)state;
+    case_random_seed(&random, seed, "trimul texts");
+    for (int i = 0; i < test_scaled(1500); i++) {
+        char text[CASE_NAME_SIZE];
+        random_text(&random, text, sizeof text);
+        judge_text(judge_context, text, seed + (uint64_t)i);
+    }
+}
+
+/* Equality is asked of fp64 outputs, where it can be: they show the last bit of every sum. */
+static void test_batches(void **state) {
+    (void)state;
+    judge_split(judge_context, "trimul(b=3,n=9,residual=1,dtype=fp64)");
+    judge_split(judge_context, "trimul(b=3,n=9,dtype=bf16,mask=batch,layout=padded,direction=incoming)");
+    judge_split(judge_context, "trimul(b=3,n=7,dtype=fp64,variant=mean,layout=transposed)");
+}
+
+static void test_repeats(void **state) {
+    (void)state;
+    judge_text(judge_context, "trimul(b=2,n=17,runs=4,residual=1,dtype=fp64)", 1);
+    judge_text(judge_context, "trimul(b=2,n=17,runs=4,dtype=fp16,variant=mean,direction=incoming)", 1);
+    judge_text(judge_context, "trimul(b=2,n=9,runs=4,residual=1,alias=both,dtype=fp64)", 1);
+}
+
+static void test_threads(void **state) {
+    (void)state;
+    judge_threads("trimul(b=2,n=19,residual=1,dtype=fp64)");
+    judge_threads("trimul(b=1,n=5,dtype=bf16,direction=incoming)");
+    judge_threads("trimul(b=1,n=1,dtype=fp64)");
+}
+
+/* In place too: a form that projects again must not read what it has overwritten. */
+static void test_limits(void **state) {
+    (void)state;
+    judge_limits(judge_context, "trimul(b=2,n=19,residual=1,dtype=fp64)");
+    judge_limits(judge_context, "trimul(b=1,n=8,dtype=bf16,direction=incoming,layout=slice)");
+    judge_limits(judge_context, "trimul(b=2,n=9,c=24,alias=input,dtype=fp64)");
+    judge_limits(judge_context, "trimul(b=2,n=9,c=24,residual=1,alias=both,direction=incoming,dtype=fp64)");
+    judge_limits(judge_context, "trimul(b=2,n=9,c=24,residual=1,alias=residual,dtype=fp64)");
+    judge_limits(judge_context, "trimul(n=1,dtype=fp64)");
+}
+
+static void test_graphs(void **state) {
+    (void)state;
+    judge_graph(judge_context, "trimul(b=2,n=9,residual=1,dtype=fp64)");
+    judge_graph(judge_context, "trimul(n=5,dtype=bf16,direction=incoming)");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes),   cmocka_unit_test(test_variants),       cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_inputs),  cmocka_unit_test(test_special_values), cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_types),   cmocka_unit_test(test_random),         cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_repeats), cmocka_unit_test(test_threads),        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_graphs),
+    };
+    if (test_device_missing()) return TEST_SKIPPED;
+    return cmocka_run_group_tests_name("trimul", tests, judge_setup, judge_teardown);
+}

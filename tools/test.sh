@@ -1,0 +1,178 @@
+#!/bin/sh
+# test.sh: builds libevoformer and runs its tests; one build by default, all kinds with --all.
+# shellcheck disable=SC2086,SC2317
+set -u
+
+usage() {
+    cat <<'USAGE'
+usage: sh tools/test.sh [--all]
+
+Installs the packages that are missing (tools/install-deps.sh), builds in
+build-test/ with gcc and assertions, and runs all test suites: a few minutes.
+
+  --all    instead: the formatting; gcc release, with a program built from an
+           install of it; a static and a debug build; all suites under
+           AddressSanitizer with UndefinedBehaviorSanitizer, and under
+           ThreadSanitizer (clang-19): up to half an hour on two cores
+  --help   this text
+
+The device to test is taken from EVO_TEST_DEVICE (default cpu). The last line is
+`N passed, N failed, N skipped`: the tests of all Meson runs, and one for each step
+that is no Meson run. A skipped test counts as failed unless this script lists it.
+USAGE
+}
+
+# Tests that may skip in a build with the CPU alone, by name.
+may_skip=''
+
+all=no
+for arg; do
+    case $arg in
+    --all) all=yes ;;
+    -h | --help) usage; exit 0 ;;
+    *) echo "test.sh: unknown argument '$arg' (see --help)" >&2; exit 2 ;;
+    esac
+done
+
+cd "$(dirname "$0")/.." || exit 1
+passed=0
+failed=0
+skipped=0
+steps_failed=''
+
+finish() {
+    if [ -n "$steps_failed" ]; then echo "failed steps:$steps_failed"; fi
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+    exit
+}
+
+# step NAME COMMAND…: runs the command, says how it went and how long it took.
+step() {
+    name=$1
+    shift
+    echo "== $name"
+    began=$(date +%s)
+    verdict=ok
+    counted=no # a Meson run has counted its tests itself
+    if ! "$@"; then
+        verdict=FAILED
+        steps_failed="$steps_failed '$name'"
+    fi
+    if [ $counted = no ]; then
+        if [ $verdict = ok ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+    fi
+    echo "== $name: $verdict, $(($(date +%s) - began)) s"
+}
+
+# build DIR CC CXX OPTION…: configures, again if need be, and compiles with warnings as errors.
+build() {
+    dir=$1
+    cc=$2
+    cxx=$3
+    shift 3
+    again=
+    if [ -f "$dir/build.ninja" ]; then again=--reconfigure; fi
+    log=$(mktemp)
+    if ! CC=$cc CXX=$cxx meson setup $again "$dir" -Dwerror=true "$@" >"$log" 2>&1; then
+        cat "$log"
+        rm -f "$log"
+        return 1
+    fi
+    rm -f "$log"
+    ninja -C "$dir"
+}
+
+# run_tests DIR OPTION…: runs the Meson tests and counts them.
+run_tests() {
+    dir=$1
+    shift
+    rm -f "$dir/meson-logs/testlog.json"
+    status=0
+    meson test -C "$dir" --no-rebuild --print-errorlogs "$@" || status=1
+    counts=$(python3 - "$dir/meson-logs/testlog.json" "$may_skip" <<'PYTHON'
+import json, sys
+count = {"passed": 0, "failed": 0, "skipped": 0}
+with open(sys.argv[1], encoding="utf-8") as f:
+    for test in map(json.loads, f):
+        name = test["name"].split(" / ")[-1]
+        kind = {"OK": "passed", "EXPECTEDFAIL": "passed", "SKIP": "skipped"}.get(test["result"], "failed")
+        if kind == "skipped" and name not in sys.argv[2].split():
+            print(f"{name}: skipped, and not on the list of tests that may", file=sys.stderr)
+            kind = "failed"
+        count[kind] += 1
+print(count["passed"], count["failed"], count["skipped"])
+PYTHON
+    ) || return 1
+    counted=yes
+    set -- $counts
+    passed=$((passed + $1))
+    failed=$((failed + $2))
+    skipped=$((skipped + $3))
+    echo "$1 passed, $2 failed, $3 skipped in $dir"
+    if [ "$status" -ne 0 ] && [ "$2" -eq 0 ]; then
+        failed=$((failed + 1)) # meson test itself failed
+    fi
+    [ "$status" -eq 0 ] && [ "$2" -eq 0 ] && [ "$1" -gt 0 ]
+}
+
+build_and_test() {
+    build "$@" && run_tests "$1"
+}
+
+# With a sanitizer the tests are slower; the time limits follow.
+build_and_test_slowly() {
+    build "$@" && run_tests "$1" --timeout-multiplier 10
+}
+
+check_format() {
+    find include src backends tests tools examples -name '*.[ch]' -exec \
+        clang-format-19 --dry-run -Werror --ferror-limit=5 {} +
+}
+
+# check_install DIR [--static]: a program built with what pkg-config says about an install.
+check_install() {
+    to=$PWD/$1/install-test
+    rm -rf "$to"
+    DESTDIR=$to meson install -C "$1" --no-rebuild --quiet || return 1
+    pc=$(find "$to" -name evoformer.pc)
+    lib=${pc%/pkgconfig/*}
+    flags=$(PKG_CONFIG_SYSROOT_DIR=$to PKG_CONFIG_LIBDIR=${pc%/*} \
+        pkg-config --cflags --libs ${2-} evoformer) || return 1
+    cat >"$to/program.c" <<'PROGRAM'
+#include <evoformer/evoformer.h>
+int main(void) { return evo_last_error() == 0 || EVO_VERSION_MAJOR < 0; }
+PROGRAM
+    gcc -std=c99 -Wall -Werror -o "$to/program" "$to/program.c" $flags &&
+        LD_LIBRARY_PATH=$lib "$to/program"
+}
+
+static_build() {
+    build build-test-static gcc g++ -Dbuildtype=release -Ddefault_library=static &&
+        run_tests build-test-static --suite api --suite unit
+}
+
+deps=
+if [ $all = yes ]; then deps=--all; fi
+if ! sh tools/install-deps.sh $deps; then
+    failed=1
+    steps_failed=' packages'
+    finish
+fi
+
+if [ $all = no ]; then
+    step 'gcc with assertions' build_and_test build-test gcc g++ -Dbuildtype=debugoptimized
+    finish
+fi
+
+step 'formatting' check_format
+step 'gcc release' build_and_test build-test-release gcc g++ -Dbuildtype=release
+step 'install' check_install build-test-release
+step 'static' static_build
+step 'static install' check_install build-test-static --static
+step 'clang debug, compile only' build build-test-debug clang-19 clang++-19 -Dbuildtype=debug
+step 'ASan and UBSan' build_and_test_slowly build-test-asan clang-19 clang++-19 \
+    -Dbuildtype=debugoptimized -Db_sanitize=address,undefined -Db_lundef=false
+step 'TSan' build_and_test_slowly build-test-tsan clang-19 clang++-19 \
+    -Dbuildtype=debugoptimized -Db_sanitize=thread -Db_lundef=false
+finish
