@@ -41,13 +41,11 @@ evo_status evo_check_common(const char *function, evo_compute compute, evo_propa
     return status;
 }
 
-evo_status evo_check_weights_fit(const char *function, int64_t a, int64_t b, int64_t c, int64_t d) {
+evo_status evo_check_weights_fit(const evo_plan_request *request, int64_t a, int64_t b, int64_t c, int64_t d) {
     const int64_t matrices = 64 * 8; /* more than any op's weights, in the widest type */
     if (c >= 0 && evo_product(a, b, matrices, 1) >= 0 && evo_product(c, d, matrices, 1) >= 0) return EVO_OK;
-    return evo_fail(
-        EVO_ERROR_SIZE_OVERFLOW,
-        "%s: the weights of desc's channels, %lld x %lld and %lld x %lld elements, span more than 2^54 elements",
-        function, (long long)a, (long long)b, (long long)c, (long long)d);
+    return evo_fail(EVO_ERROR_SIZE_OVERFLOW, "%s: the weights of desc's channels (%s) span more than 2^54 elements",
+                    request->function, request->sizes);
 }
 
 evo_status evo_fail_variant(const char *function, const char *variant, const char *(*names)(int index)) {
@@ -319,19 +317,30 @@ static evo_status check_pointers(const char *function, const evo_plan *plan, con
     return EVO_OK;
 }
 
+/* A run of bytes as an operand. */
+static evo_operand bytes_operand(const char *name, size_t size) {
+    return (evo_operand){ name, 1, { (int64_t)size, 1, 1, 1 }, { EVO_UINT8, { 1, 0, 0, 0 }, 1 }, 0, (int64_t)size, 0 };
+}
+
+/* The packed weights are only read: what is written must leave them alone. */
+static evo_status check_pack_overlaps(const char *function, const evo_plan *plan, const void *pack, const void *out,
+                                      const void *workspace) {
+    const evo_operand packed = bytes_operand("pack", plan->form.pack_size);
+    const evo_operand scratch = bytes_operand("workspace", plan->form.workspace_size);
+    const evo_operand *result = &plan->request.operands[plan->request.operand_count - 1];
+    const bool by_out = evo_operands_overlap(&packed, pack, result, out);
+    if (!by_out && !evo_operands_overlap(&packed, pack, &scratch, workspace)) return EVO_OK;
+    return evo_fail(EVO_ERROR_ALIASED,
+                    "%s: %s (%p) shares memory with the packed weights (%p), expected memory of its own", function,
+                    by_out ? "args->out" : "workspace", by_out ? out : workspace, pack);
+}
+
 static evo_status check_overlaps(const char *function, const evo_plan *plan, const void *const *pointers,
                                  const void *workspace) {
     const evo_plan_request *request = &plan->request;
     const int last = request->operand_count - 1;
     const evo_operand *out = &request->operands[last];
-    /* The workspace as an operand: one run of bytes. */
-    evo_operand scratch = { "workspace",
-                            1,
-                            { (int64_t)plan->form.workspace_size, 1, 1, 1 },
-                            { EVO_UINT8, { 1, 0, 0, 0 }, 1 },
-                            0,
-                            (int64_t)plan->form.workspace_size,
-                            0 };
+    const evo_operand scratch = bytes_operand("workspace", plan->form.workspace_size);
     for (int o = 0; o <= last; o++) {
         const evo_operand *operand = &request->operands[o];
         if (evo_operands_overlap(operand, pointers[o], &scratch, workspace))
@@ -381,6 +390,9 @@ evo_status evo_plan_execute(const char *function, const evo_plan *plan, const ev
     if (status == EVO_OK)
         status = check_buffer(function, "workspace", workspace, workspace_size, plan->form.workspace_size);
     if (status == EVO_OK) status = check_overlaps(function, plan, pointers, workspace);
+    if (status == EVO_OK)
+        status =
+            check_pack_overlaps(function, plan, pack->memory, pointers[plan->request.operand_count - 1], workspace);
     if (status != EVO_OK) return status;
     const evo_call call = make_call(plan, pack->memory, workspace, stream, args);
     return plan->context->verbose > 0 ? execute_verbosely(function, plan, &call)

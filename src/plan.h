@@ -38,7 +38,7 @@ typedef struct evo_plan_request {
     evo_pack_key key;                   /**< all but the layout */
     double flops, bytes;
     evo_walk walk;
-    char sizes[128]; /**< "B=1,N=384,..." for the log */
+    char sizes[256]; /**< "B=1,N=384,..." for the log */
 } evo_plan_request;
 
 struct evo_plan {
@@ -67,7 +67,7 @@ evo_status evo_check_bits(const char *function, const char *name, unsigned value
  * Fails with EVO_ERROR_SIZE_OVERFLOW unless matrices of a x b and c x d elements, a handful of each and in any number type,
  * stay far below 2^63 bytes. A negative extent stands for a product that already did not fit.
  */
-evo_status evo_check_weights_fit(const char *function, int64_t a, int64_t b, int64_t c, int64_t d);
+evo_status evo_check_weights_fit(const evo_plan_request *request, int64_t a, int64_t b, int64_t c, int64_t d);
 
 /** Fails for a variant that is none of those that `names` lists. */
 evo_status evo_fail_variant(const char *function, const char *variant, const char *(*names)(int index));

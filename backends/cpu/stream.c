@@ -2,6 +2,7 @@
  * stream.c: streams, events and graphs of the CPU. A stream runs its work at once in the calling thread, so only one that
  * records has any state: the list of work that will be the graph.
  */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@ typedef struct node {
 typedef struct graph {
     node *first;
     node **end;
+    uint64_t id; /* of no other graph of this process, and never 0 */
 } graph;
 
 typedef struct stream {
@@ -24,8 +26,8 @@ typedef struct stream {
 
 typedef struct event {
     bool recorded;
-    double time;            /* milliseconds, of the last record */
-    const graph *recording; /* the graph that the last record went into, while it was being made */
+    double time;        /* milliseconds, of the last record */
+    uint64_t recording; /* id of the graph that the last record went into, until that is launched; else 0 */
 } event;
 
 static evo_status no_memory(const char *function) {
@@ -79,15 +81,19 @@ evo_status evo_cpu_stream_synchronize(evo_device *device, evo_stream handle) {
     return EVO_OK;
 }
 
-/* Work is done when it is submitted, so there is nothing to wait for, but a graph cannot wait for another recording. */
+/* The graph that a stream records, 0 if none. */
+static uint64_t recording_id(evo_stream handle) {
+    const graph *recording = handle ? ((const stream *)handle)->recording : NULL;
+    return recording ? recording->id : 0;
+}
+
+/* Work is done when it is submitted, so there is nothing to wait for; but a record in a graph happens at its launch. */
 evo_status evo_cpu_stream_wait_event(evo_device *device, evo_stream handle, evo_event waited) {
     (void)device;
-    const graph *recording = handle ? ((stream *)handle)->recording : NULL;
-    if (((event *)waited)->recording == recording) return EVO_OK;
-    return ((event *)waited)->recording
-               ? evo_fail(EVO_ERROR_CAPTURE, "evo_stream_wait_event: the event was recorded into another stream's "
-                                             "graph, which the CPU cannot join")
-               : EVO_OK;
+    const uint64_t recording = ((const event *)waited)->recording;
+    if (recording == 0 || recording == recording_id(handle)) return EVO_OK;
+    return evo_fail(EVO_ERROR_CAPTURE, "evo_stream_wait_event: the event's last record is in a graph, expected the "
+                                       "stream that records it, or evo_graph_launch first");
 }
 
 evo_status evo_cpu_stream_is_capturing(evo_device *device, evo_stream handle, bool *capturing) {
@@ -113,12 +119,13 @@ static void record_payload(const void *payload) {
     event *recorded = *(event *const *)payload;
     recorded->time = evo_clock_ms();
     recorded->recorded = true;
+    recorded->recording = 0;
 }
 
 evo_status evo_cpu_event_record(evo_device *device, evo_event handle, evo_stream recorded_in) {
     (void)device;
     event *recorded = handle;
-    recorded->recording = recorded_in ? ((stream *)recorded_in)->recording : NULL;
+    recorded->recording = recording_id(recorded_in);
     return evo_cpu_submit(recorded_in, record_payload, &recorded, sizeof recorded);
 }
 
@@ -140,6 +147,7 @@ evo_status evo_cpu_event_elapsed(evo_device *device, evo_event start, evo_event 
 
 evo_status evo_cpu_graph_begin(evo_device *device, evo_stream handle) {
     (void)device;
+    static atomic_uint_least64_t last_id;
     stream *recorded = handle;
     if (recorded->recording)
         return evo_fail(EVO_ERROR_CAPTURE,
@@ -148,6 +156,7 @@ evo_status evo_cpu_graph_begin(evo_device *device, evo_stream handle) {
     if (!made) return no_memory("evo_graph_begin");
     made->first = NULL;
     made->end = &made->first;
+    made->id = atomic_fetch_add(&last_id, 1) + 1;
     recorded->recording = made;
     return EVO_OK;
 }

@@ -40,7 +40,10 @@ typedef struct evo_plan_info {
 /** Describes the plan; the strings live as long as it does. @returns EVO_ERROR_NULL_POINTER, EVO_ERROR_INVALID_ARGUMENT */
 EVO_API evo_status evo_plan_get_info(const evo_plan *plan, evo_plan_info *info);
 
-/** Destroys the plan once no call uses it; work already in a stream goes on. NULL is allowed. */
+/**
+ * Destroys the plan once no call uses it; work already in a stream goes on, but a graph that recorded the plan can be
+ * launched no more. NULL is allowed.
+ */
 EVO_API void evo_plan_destroy(evo_plan *plan);
 
 /** Destroys the handle; the memory stays the caller's. NULL is allowed. */

@@ -35,6 +35,7 @@ EVO_API evo_status evo_memory_copy(evo_context *context, void *target, const voi
 /** Sets every byte of device memory to `value` (0 to 255), in stream order. */
 EVO_API evo_status evo_memory_fill(evo_context *context, void *target, int value, size_t bytes, evo_stream stream);
 
+/** Makes a stream of the context's device. @returns EVO_ERROR_OUT_OF_MEMORY, ... */
 EVO_API evo_status evo_stream_create(evo_context *context, evo_stream *stream);
 /** Destroys a stream of evo_stream_create after its work is done; NULL is allowed. */
 EVO_API evo_status evo_stream_destroy(evo_context *context, evo_stream stream);
@@ -43,9 +44,13 @@ EVO_API evo_status evo_stream_synchronize(evo_context *context, evo_stream strea
 /** Work given to the stream from now on starts after the event's last record. */
 EVO_API evo_status evo_stream_wait_event(evo_context *context, evo_stream stream, evo_event event);
 
+/** Makes an event, recorded nowhere yet. @returns EVO_ERROR_OUT_OF_MEMORY, ... */
 EVO_API evo_status evo_event_create(evo_context *context, evo_event *event);
+/** Destroys an event of evo_event_create that no recorded graph uses; NULL is allowed. */
 EVO_API evo_status evo_event_destroy(evo_context *context, evo_event event);
+/** The event stands for all work given to the stream so far, and keeps the time when that is done. */
 EVO_API evo_status evo_event_record(evo_context *context, evo_event event, evo_stream stream);
+/** Returns when the work before the event's last record is done; at once if it was never recorded. */
 EVO_API evo_status evo_event_synchronize(evo_context *context, evo_event event);
 /** Milliseconds between two recorded and completed events. @returns EVO_ERROR_INVALID_ARGUMENT if one is not recorded */
 EVO_API evo_status evo_event_elapsed(evo_context *context, evo_event start, evo_event stop, double *milliseconds);
@@ -54,8 +59,12 @@ EVO_API evo_status evo_event_elapsed(evo_context *context, evo_event start, evo_
 EVO_API evo_status evo_graph_begin(evo_context *context, evo_stream stream);
 /** Ends the recording and makes it launchable. @returns EVO_ERROR_CAPTURE if the stream does not record */
 EVO_API evo_status evo_graph_end(evo_context *context, evo_stream stream, evo_graph *graph);
-/** Runs the recorded work once, in stream order. Its buffers must still be alive. */
+/**
+ * Runs the recorded work once, in stream order. All that it uses must still be alive: tensors, workspace, pack memory,
+ * events, and the plans (not the pack handles).
+ */
 EVO_API evo_status evo_graph_launch(evo_context *context, evo_graph graph, evo_stream stream);
+/** Destroys a graph that no stream is running; NULL is allowed. */
 EVO_API evo_status evo_graph_destroy(evo_context *context, evo_graph graph);
 
 #ifdef __cplusplus

@@ -141,15 +141,15 @@ evo_status evo_opm_plan_create(evo_context *context, const evo_opm_desc *desc, e
     d->kernel = NULL; /* the caller's string need not outlive the call */
     status = describe_operands(function, d, &request);
     if (status != EVO_OK) return status;
-    status = evo_check_weights_fit(function, d->c_m, d->c, evo_product(d->c, d->c, 1, 1), d->c_z);
+    snprintf(request.sizes, sizeof request.sizes, "B=%lld,S=%lld,N=%lld,c_m=%lld,c=%lld,c_z=%lld,in=%s,out=%s",
+             (long long)d->batch, (long long)d->s, (long long)d->n, (long long)d->c_m, (long long)d->c,
+             (long long)d->c_z, evo_dtype_name(d->m.dtype), evo_dtype_name(d->out.dtype));
+    status = evo_check_weights_fit(&request, d->c_m, d->c, evo_product(d->c, d->c, 1, 1), d->c_z);
     if (status != EVO_OK) return status;
     request.empty = d->batch == 0 || d->n == 0;
     request.key = (evo_pack_key){ .op = EVO_OP_OPM, .channels = { d->c_m, d->c, d->c_z }, .biases = d->biases };
     request.flops = count_flops(d);
     request.bytes = count_bytes(d);
-    snprintf(request.sizes, sizeof request.sizes, "B=%lld,S=%lld,N=%lld,c_m=%lld,c=%lld,c_z=%lld,in=%s,out=%s",
-             (long long)d->batch, (long long)d->s, (long long)d->n, (long long)d->c_m, (long long)d->c,
-             (long long)d->c_z, evo_dtype_name(d->m.dtype), evo_dtype_name(d->out.dtype));
     return evo_plan_build(context, &request, plan);
 }
 

@@ -133,17 +133,17 @@ evo_status evo_trimul_plan_create(evo_context *context, const evo_trimul_desc *d
     d->kernel = NULL; /* the caller's string need not outlive the call */
     status = describe_operands(function, d, &request);
     if (status != EVO_OK) return status;
-    status = evo_check_weights_fit(function, d->c_z, d->c, d->c, d->c_out);
-    if (status == EVO_OK) status = evo_check_weights_fit(function, d->c_z, d->c_out, 1, 1);
+    snprintf(request.sizes, sizeof request.sizes, "B=%lld,N=%lld,c_z=%lld,c=%lld,c_out=%lld,%s,in=%s,out=%s",
+             (long long)d->batch, (long long)d->n, (long long)d->c_z, (long long)d->c, (long long)d->c_out,
+             d->direction == EVO_OUTGOING ? "outgoing" : "incoming", evo_dtype_name(d->z.dtype),
+             evo_dtype_name(d->out.dtype));
+    status = evo_check_weights_fit(&request, d->c_z, d->c, d->c, d->c_out);
+    if (status == EVO_OK) status = evo_check_weights_fit(&request, d->c_z, d->c_out, 1, 1);
     if (status != EVO_OK) return status;
     request.empty = d->batch == 0 || d->n == 0;
     request.key = (evo_pack_key){ .op = EVO_OP_TRIMUL, .channels = { d->c_z, d->c, d->c_out }, .biases = d->biases };
     request.flops = count_flops(d);
     request.bytes = count_bytes(d);
-    snprintf(request.sizes, sizeof request.sizes, "B=%lld,N=%lld,c_z=%lld,c=%lld,c_out=%lld,%s,in=%s,out=%s",
-             (long long)d->batch, (long long)d->n, (long long)d->c_z, (long long)d->c, (long long)d->c_out,
-             d->direction == EVO_OUTGOING ? "outgoing" : "incoming", evo_dtype_name(d->z.dtype),
-             evo_dtype_name(d->out.dtype));
     return evo_plan_build(context, &request, plan);
 }
 

@@ -685,6 +685,13 @@ static void test_overlaps(void **state) {
         s->workspace = *sample_pointer(s, CASE_OUTPUT);
         RUN_REFUSED(s, EVO_ERROR_ALIASED, "workspace", pointer_text(s->workspace), "expected");
         *s = good;
+        s->workspace = s->pack_memory;
+        RUN_REFUSED(s, EVO_ERROR_ALIASED, "workspace", "packed weights", pointer_text(s->pack_memory), "expected");
+        *s = good;
+        *sample_pointer(s, CASE_OUTPUT) = s->pack_memory;
+        REFUSED(s->op->execute(s->plan, s->pack, &s->args, s->workspace, s->workspace_size, NULL), EVO_ERROR_ALIASED,
+                "out", "packed weights", pointer_text(s->pack_memory), "expected");
+        *s = good;
     }
 }
 

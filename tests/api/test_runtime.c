@@ -197,6 +197,32 @@ static void test_memory_refusals(void **state) {
 
 /* ---- streams and events ---- */
 
+/* Events recorded before and after a graph order other streams with it. */
+static void test_events_in_graphs(void **state) {
+    evo_stream recorded = NULL, other = NULL;
+    evo_event event = NULL;
+    evo_graph graph = NULL;
+    (void)state;
+    OK(evo_stream_create(context, &recorded));
+    OK(evo_stream_create(context, &other));
+    OK(evo_event_create(context, &event));
+    unsigned char *memory = device_alloc(context, 16);
+    OK(evo_event_record(context, event, recorded));
+    OK(evo_stream_wait_event(context, other, event));
+    OK(evo_graph_begin(context, recorded));
+    OK(evo_memory_fill(context, memory, 1, 16, recorded));
+    OK(evo_graph_end(context, recorded, &graph));
+    OK(evo_graph_launch(context, graph, recorded));
+    OK(evo_event_record(context, event, recorded));
+    OK(evo_stream_wait_event(context, other, event));
+    OK(evo_stream_synchronize(context, other));
+    OK(evo_graph_destroy(context, graph));
+    OK(evo_event_destroy(context, event));
+    OK(evo_stream_destroy(context, other));
+    OK(evo_stream_destroy(context, recorded));
+    device_free(context, memory);
+}
+
 static void test_streams_and_events(void **state) {
     enum {
         SIZE = 4 << 20
@@ -363,6 +389,7 @@ int main(void) {
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_memory_refusals),
         cmocka_unit_test(test_streams_and_events),
+        cmocka_unit_test(test_events_in_graphs),
         cmocka_unit_test(test_stream_refusals),
         cmocka_unit_test(test_graph_replays),
         cmocka_unit_test(test_empty_graph),

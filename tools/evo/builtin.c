@@ -85,9 +85,35 @@ static void make_directions(struct maker *m, const char *variant, const char *co
     }
 }
 
+/* Whether the op has all sizes and parameters that a text sets; keys of every case are none of the op's. */
+static bool applies(const struct case_op *op, const char *text) {
+    static const char *const of_some_ops[] = { "c", "c_z", "ln_eps", "mask_max", NULL };
+    for (const char *at = text; *at != '\0'; at += at[0] == ',') {
+        size_t length = strcspn(at, "=");
+        bool needed = false, there = false;
+        for (const char *const *key = of_some_ops; *key != NULL; key++) {
+            needed = needed || (strlen(*key) == length && strncmp(*key, at, length) == 0);
+        }
+        for (const struct case_dim *dim = op->dims; dim->letter != 0; dim++) {
+            there = there || (strlen(dim->name) == length && strncmp(dim->name, at, length) == 0);
+        }
+        for (const struct case_param *param = op->params; param->name != NULL || param->json != NULL; param++) {
+            there = there ||
+                    (param->name != NULL && strlen(param->name) == length && strncmp(param->name, at, length) == 0);
+        }
+        if (needed && !there) {
+            return false;
+        }
+        at += strcspn(at, ",");
+    }
+    return true;
+}
+
 static void make_list(struct maker *m, const char *variant, const char *compute, const char *const *list) {
     for (const char *const *rest = list; *rest != NULL; rest++) {
-        make_directions(m, variant, compute, *rest);
+        if (applies(m->op, *rest)) {
+            make_directions(m, variant, compute, *rest);
+        }
     }
 }
 

@@ -164,6 +164,10 @@ static void print_line(const char *name, const struct case_verdict *verdict, enu
         printf("%s  skipped: %s\n", name, verdict->outcome.message);
         return;
     }
+    if (result == RESULT_FAILED && verdict->bound.total == 0.0) { /* it did not come to a comparison */
+        printf("%s  -  error -, worst pair -  FAIL\n    %s\n    repeat: %s\n", name, verdict->outcome.message, repeat);
+        return;
+    }
     printf("%s  %s  error %.1e of %.1e, worst pair %.1e of %.1e  %s\n", name,
            verdict->outcome.kernel[0] != '\0' ? verdict->outcome.kernel : "-", verdict->comparison.total,
            verdict->bound.total, verdict->comparison.pair, verdict->bound.pair, result == RESULT_OK ? "ok" : "FAIL");
@@ -491,6 +495,9 @@ static bool kernel_is_known(const struct check *check) {
 
 static int finish(const struct check *check) {
     clear_progress(check);
+    if (check->passed + check->failed + check->skipped == 0) {
+        (void)failure(&self, "no case is left: --op, --dtype and --filter name none (see --list)");
+    }
     if (check->json) {
         cJSON *object = cJSON_CreateObject();
         (void)cJSON_AddNumberToObject(object, "passed", check->passed);

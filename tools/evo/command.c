@@ -156,8 +156,10 @@ bool open_device(const struct command *command, const char *device, evo_context 
     if (found == EVO_OK) {
         return true;
     }
-    *status = found == EVO_ERROR_INVALID_ARGUMENT ? usage_error(command, "--device: %s", evo_last_error())
-                                                  : failure(command, "--device %s: %s", device, evo_last_error());
+    /* A bad EVO_NUM_THREADS or EVO_VERBOSE is an invalid argument too, but none of the command line. */
+    bool usage = found == EVO_ERROR_INVALID_ARGUMENT && strstr(evo_last_error(), "environment") == NULL;
+    *status = usage ? usage_error(command, "--device: %s", evo_last_error())
+                    : failure(command, "--device %s: %s", device, evo_last_error());
     return false;
 }
 

@@ -96,6 +96,9 @@ static void add_device(cJSON *list, const evo_device_info *device, evo_context *
     (void)cJSON_AddNumberToObject(item, "wave_size", device->wave_size);
     (void)cJSON_AddNumberToObject(item, "memory_size", (double)device->memory_size);
     (void)cJSON_AddNumberToObject(item, "shared_memory_size", (double)device->shared_memory_size);
+    if (context == NULL) {
+        (void)cJSON_AddStringToObject(item, "error", evo_last_error());
+    }
     cJSON *kernels = cJSON_AddObjectToObject(item, "kernels");
     for (int op = 0; context != NULL && evo_op_name((evo_op)op) != NULL; op++) {
         cJSON *names = cJSON_AddArrayToObject(kernels, evo_op_name((evo_op)op));
