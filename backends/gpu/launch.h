@@ -12,23 +12,28 @@ typedef enum gpu_function {
     GPU_OPM_PROJECT,
     GPU_OPM_OUTER,
     GPU_OPM_OUTER_WIDE,
+    GPU_OPM_OUTER_SMALL,
     GPU_OPM_WEIGH,
     GPU_OPM_COMBINE,
     GPU_TRIMUL_PROJECT,
     GPU_TRIMUL_CONTRACT,
+    GPU_TRIMUL_CONTRACT_SMALL,
     GPU_TRIMUL_FINISH,
     GPU_TRIMUL_COPY,
     GPU_FUNCTION_COUNT
 } gpu_function;
 
 enum {
-    GPU_ALIGN = 256,           /* bytes, of buffers within the workspace and the pack */
-    GPU_LAYOUT_PORTABLE = 16,  /* pack layouts of tier `portable` */
-    GPU_LAYOUT_RAW_GATE = 17,  /* the same, where the triangle multiplication's gate reads z itself */
-    GPU_GRID_LIMIT = 65535     /* blocks in y and z */
+    GPU_ALIGN = 256,          /* bytes, of buffers within the workspace and the pack */
+    GPU_LAYOUT_PORTABLE = 16, /* pack layouts of tier `portable` */
+    GPU_LAYOUT_RAW_GATE = 17, /* the same, where the triangle multiplication's gate reads z itself */
+    GPU_GRID_LIMIT = 65535    /* blocks in y and z */
 };
 
 const gpu_properties *gpu_device_properties(const evo_device *device);
+
+/** True if the device has the shared memory that a block of the function takes. */
+bool gpu_fits(const evo_device *device, gpu_function function);
 
 /** Loads functions that are not loaded yet; thread-safe. */
 evo_status gpu_load(evo_device *device, const gpu_function *functions, int count);

@@ -128,9 +128,12 @@ static void shrink(const evo_opm_desc *d, evo_form *form) {
     }
 }
 
+static gpu_function outer_kernel(const evo_device *device, const evo_opm_desc *d) {
+    if (!gpu_fits(device, GPU_OPM_OUTER)) return GPU_OPM_OUTER_SMALL;
+    return d->c == GPU_OPM_HIDDEN ? GPU_OPM_OUTER : GPU_OPM_OUTER_WIDE;
+}
+
 static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
-    static const gpu_function all[] = { GPU_PACK_MATRIX,    GPU_PACK_BIAS, GPU_OPM_PROJECT, GPU_OPM_OUTER,
-                                        GPU_OPM_OUTER_WIDE, GPU_OPM_WEIGH, GPU_OPM_COMBINE };
     const evo_opm_desc *d = &problem->desc.opm;
     const int64_t n = d->n > 0 ? d->n : 1;
     form->schedule = (evo_schedule){ 1, n, n, d->c };
@@ -149,6 +152,8 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     form->compute = d->compute == EVO_COMPUTE_FP32_STRICT ? EVO_COMPUTE_FP32_STRICT : EVO_COMPUTE_FP32;
     form->pack_layout = GPU_LAYOUT_PORTABLE;
     form->pack_size = (size_t)map_weights(d, NULL, &none);
+    const gpu_function all[] = { GPU_PACK_MATRIX,         GPU_PACK_BIAS, GPU_OPM_PROJECT,
+                                 outer_kernel(device, d), GPU_OPM_WEIGH, GPU_OPM_COMBINE };
     return gpu_load(device, all, (int)(sizeof all / sizeof *all));
 }
 
@@ -186,8 +191,8 @@ static evo_status project_sides(const evo_call *call, const evo_tile *tile, evo_
         .mask_b = d->mask_sides == EVO_MASK_BOTH,
         .eps = (float)d->layer_norm_eps,
     };
-    return gpu_launch(call, GPU_OPM_PROJECT, blocks, gpu_blocks((last - first) * width, params.columns_per_block), batch,
-                      &params, sizeof params);
+    return gpu_launch(call, GPU_OPM_PROJECT, blocks, gpu_blocks((last - first) * width, params.columns_per_block),
+                      batch, &params, sizeof params);
 }
 
 static evo_status project(const evo_call *call, const evo_tile *tile) {
@@ -234,7 +239,7 @@ static evo_status outer_first(const evo_call *call, const evo_tile *tile, const 
         .c4 = (int32_t)c4(d),
         .z_pitch = (int32_t)z_pitch(d),
     };
-    return gpu_launch(call, d->c <= GPU_OPM_HIDDEN ? GPU_OPM_OUTER : GPU_OPM_OUTER_WIDE,
+    return gpu_launch(call, outer_kernel(call->device, d),
                       gpu_blocks(rows, GPU_OPM_SIDE) * gpu_blocks(cols, GPU_OPM_SIDE),
                       gpu_blocks(d->c_z, GPU_OPM_COLUMNS), tile->batch.end - tile->batch.begin, &params, sizeof params);
 }

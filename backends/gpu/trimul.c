@@ -58,8 +58,8 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
         { &from->a_gate_weight, &from->a_gate_bias, scale, shift, n, k, to.gate, pitch, width, to.gate_bias },
         { &from->b_gate_weight, &from->b_gate_bias, scale, shift, n, k, to.gate + width, pitch, width,
           to.gate_bias + width },
-        { &from->out_weight, &from->out_bias, &from->norm_out_weight, &from->norm_out_bias, d->c_out, n, to.out, out4(d),
-          out4(d), to.out_bias },
+        { &from->out_weight, &from->out_bias, &from->norm_out_weight, &from->norm_out_bias, d->c_out, n, to.out,
+          out4(d), out4(d), to.out_bias },
         { &from->out_gate_weight, &from->out_gate_bias, normed ? scale : NULL, normed ? shift : NULL, d->c_out, k,
           to.out_gate, out4(d), out4(d), to.out_gate_bias },
     };
@@ -145,9 +145,11 @@ static void shrink(const evo_trimul_desc *d, evo_schedule *step) {
     }
 }
 
+static gpu_function contract_kernel(const evo_device *device) {
+    return gpu_fits(device, GPU_TRIMUL_CONTRACT) ? GPU_TRIMUL_CONTRACT : GPU_TRIMUL_CONTRACT_SMALL;
+}
+
 static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
-    static const gpu_function all[] = { GPU_PACK_MATRIX,     GPU_PACK_BIAS,     GPU_TRIMUL_PROJECT,
-                                        GPU_TRIMUL_CONTRACT, GPU_TRIMUL_FINISH, GPU_TRIMUL_COPY };
     const evo_trimul_desc *d = &problem->desc.trimul;
     evo_schedule *step = &form->schedule;
     const int64_t n = d->n > 0 ? d->n : 1;
@@ -164,6 +166,8 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     form->compute = d->compute == EVO_COMPUTE_FP32_STRICT ? EVO_COMPUTE_FP32_STRICT : EVO_COMPUTE_FP32;
     form->pack_layout = d->gate_input == EVO_GATE_RAW ? GPU_LAYOUT_RAW_GATE : GPU_LAYOUT_PORTABLE;
     form->pack_size = (size_t)map_weights(d, NULL, &none);
+    const gpu_function all[] = { GPU_PACK_MATRIX,         GPU_PACK_BIAS,     GPU_TRIMUL_PROJECT,
+                                 contract_kernel(device), GPU_TRIMUL_FINISH, GPU_TRIMUL_COPY };
     return gpu_load(device, all, (int)(sizeof all / sizeof *all));
 }
 
@@ -235,7 +239,7 @@ static evo_status contract(const evo_call *call, const evo_tile *tile) {
         .pitch = (int32_t)pitch,
         .rows = (int32_t)rows,
     };
-    return gpu_launch(call, GPU_TRIMUL_CONTRACT, tiles, tile->channels.end - tile->channels.begin,
+    return gpu_launch(call, contract_kernel(call->device), tiles, tile->channels.end - tile->channels.begin,
                       tile->batch.end - tile->batch.begin, &params, sizeof params);
 }
 
@@ -280,11 +284,11 @@ static evo_status finish(const evo_call *call, const evo_tile *tile) {
         .eps_in = (float)d->layer_norm_eps,
         .eps_out = (float)d->layer_norm_eps,
     };
-    const evo_status status = gpu_launch(call, GPU_TRIMUL_FINISH, gpu_blocks(positions, GPU_FINISH_ROWS), 1, batch,
-                                         &params, sizeof params);
+    const evo_status status =
+        gpu_launch(call, GPU_TRIMUL_FINISH, gpu_blocks(positions, GPU_FINISH_ROWS), 1, batch, &params, sizeof params);
     if (status != EVO_OK || !staged) return status;
-    const gpu_copy_params copy = { out,  from.staging,           tile->rows.begin, tile->batch.begin, rows,
-                                   rows * d->n * d->c_out, (int32_t)d->n,    (int32_t)d->c_out };
+    const gpu_copy_params copy = { out,  from.staging,           tile->rows.begin, tile->batch.begin,
+                                   rows, rows * d->n * d->c_out, (int32_t)d->n,    (int32_t)d->c_out };
     return gpu_launch(call, GPU_TRIMUL_COPY, gpu_blocks(copy.elements, GPU_COPY_THREADS), 1, batch, &copy, sizeof copy);
 }
 

@@ -11,8 +11,7 @@
 #include "backends/gpu/kernels/tile.h"
 
 /* In shared memory, one entry a position. */
-template <int ROWS>
-struct statistics {
+template <int ROWS> struct statistics {
     float mean[ROWS], rest[ROWS], scale[ROWS];
 };
 
@@ -55,9 +54,8 @@ EVO_DEVICE void position_statistics(const gpu_tensor &t, int64_t offset, int cha
  * A tile's positions as the source of staged operands, normed on the way from a tensor whose channels are its last index.
  * LANES threads share a position; each reads QUADS quads of channels of every DEPTH.
  */
-template <int ROWS>
-struct normed_rows {
-    static constexpr int LANES = GPU_THREADS / ROWS, QUADS = DEPTH / (4 * LANES);
+template <class TILE> struct normed_rows {
+    static constexpr int ROWS = TILE::ROWS, LANES = TILE::THREADS / ROWS, QUADS = TILE::DEPTH / (4 * LANES);
     const gpu_tensor *tensor;
     int64_t offset; /* of the position's first channel */
     int channels;
@@ -79,11 +77,9 @@ struct normed_rows {
 
     EVO_METHOD void put(float *stage) {
         EVO_UNROLL
-        for (int q = 0; q < QUADS; q++)
-            EVO_UNROLL
+        for (int q = 0; q < QUADS; q++) EVO_UNROLL
         for (int e = 0; e < 4; e++)
-            stage[((q * LANES + thread_x() % LANES) * 4 + e) * ROWS + thread_row()] =
-                (x[q][e] - mean - rest) * scale;
+            stage[((q * LANES + thread_x() % LANES) * 4 + e) * ROWS + thread_row()] = (x[q][e] - mean - rest) * scale;
     }
 };
 

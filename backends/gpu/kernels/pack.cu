@@ -24,7 +24,8 @@ EVO_KERNEL(evo_pack_bias, gpu_pack_bias_params, GPU_PACK_THREADS, 1) {
     if (out < p.outs) {
         if (p.bias.data) value = load_weight(p.bias, out, 0);
         if (p.shift.data)
-            for (int64_t in = 0; in < p.ins; in++) value += load_weight(p.source, out, in) * load_weight(p.shift, in, 0);
+            for (int64_t in = 0; in < p.ins; in++)
+                value += load_weight(p.source, out, in) * load_weight(p.shift, in, 0);
     }
     p.target[out] = static_cast<float>(value);
 }

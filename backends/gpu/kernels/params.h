@@ -59,12 +59,12 @@ typedef struct gpu_pack_bias_params {
  * they give numbers on which no output depends. A logical column is a channel of side a (0 ... group - 1) or b (group ... 2 * group - 1).
  */
 typedef struct gpu_project_params {
-    gpu_tensor source; /* [batch, outer, inner, channel] */
-    gpu_tensor mask;   /* [batch, outer, inner]; GPU_NONE: ones */
+    gpu_tensor source;                 /* [batch, outer, inner, channel] */
+    gpu_tensor mask;                   /* [batch, outer, inner]; GPU_NONE: ones */
     const float *weight, *gate_weight; /* [channels][2 * width]: a's columns, then b's, LayerNorm's weight folded in */
     const float *bias, *gate_bias;     /* [2 * width], LayerNorm's bias folded in */
-    float *target[2];                  /* of a, b: element m, channel h at (m / 4) * 4 * position_stride + m % 4 + h * channel_stride */
-    int64_t target_batch[2];           /* floats from one batch entry to the next */
+    float *target[2]; /* of a, b: element m, channel h at (m / 4) * 4 * position_stride + m % 4 + h * channel_stride */
+    int64_t target_batch[2]; /* floats from one batch entry to the next */
     int64_t position_stride, channel_stride;
     int64_t positions;   /* outer extent * inner_padded */
     int64_t inner_begin; /* the first inner index in `source` */

@@ -6,25 +6,26 @@
 #include "backends/gpu/kernels/tile.h"
 
 static constexpr int TILE = 128;
-using operands_t = copied_operands<TILE, TILE>;
+using tile_t = tile<TILE, TILE, 8, 8, 16, 3>;
+using operands_t = copied_operands<tile_t>;
 
 /* Rows of the product are (s, i of u's rows, rounded up to 4), columns (c_b, q). */
 EVO_KERNEL(evo_opm_weigh, gpu_opm_weigh_params, GPU_THREADS, 1) {
     EVO_SHARED(float, stages, operands_t::FLOATS);
     const int u4 = (p.u_count + 3) / 4 * 4, rows = p.s * u4, columns = p.c * p.z_pitch;
     const int first_row = static_cast<int>(block_x()) * TILE, first_column = static_cast<int>(block_y()) * TILE;
-    const int copied = first_row + panel<TILE>::thread_column(), s = copied / u4;
-    const int column = first_column + panel<TILE>::thread_column();
+    const int copied = first_row + panel_a<tile_t>::thread_column(), s = copied / u4;
+    const int column = first_column + panel_a<tile_t>::thread_column();
     operands_t operands;
     operands.stages = stages;
-    operands.a.start(p.a + block_z() * p.a_batch + static_cast<int64_t>(s) * p.rows4 + p.u_begin + copied - s * u4, p.a_pitch,
-            p.c, copied < rows);
+    operands.a.start(p.a + block_z() * p.a_batch + static_cast<int64_t>(s) * p.rows4 + p.u_begin + copied - s * u4,
+                     p.a_pitch, p.c, copied < rows);
     operands.b.start(p.weight + column, columns, p.c, column < columns);
     float sum[8][8];
     clear(sum);
-    multiply_operands<TILE, TILE>(operands, p.c, sum);
+    multiply_operands<tile_t>(operands, p.c, sum);
 
-    const place at = thread_place<TILE, TILE>();
+    const place at = thread_place<tile_t>();
     EVO_UNROLL
     for (int r = 0; r < 8; r++) {
         const int row = first_row + at.row + r / 4 * 16 + r % 4, own_s = row / u4, i = row - own_s * u4;
@@ -53,20 +54,21 @@ EVO_KERNEL(evo_opm_combine, gpu_opm_combine_params, GPU_THREADS, 1) {
     const int across = (p.z_pitch + TILE - 1) / TILE;
     const int first_row = static_cast<int>(block_x()) / across * TILE;
     const int first_column = static_cast<int>(block_x()) % across * TILE;
-    const int row = first_row + panel<TILE>::thread_column(), column = first_column + panel<TILE>::thread_column();
+    const int row = first_row + panel_a<tile_t>::thread_column(),
+              column = first_column + panel_a<tile_t>::thread_column();
     const int64_t i = p.row_begin + block_y();
     operands_t operands;
     operands.stages = stages;
     operands.a.start(p.b + row, p.cols4, p.depth, row < p.cols4);
     operands.b.start(p.u + static_cast<int64_t>(block_y()) * p.depth * p.z_pitch + column, p.z_pitch, p.depth,
-            column < p.z_pitch);
+                     column < p.z_pitch);
     float sum[8][8];
     clear(sum);
-    multiply_operands<TILE, TILE>(operands, p.depth, sum);
+    multiply_operands<tile_t>(operands, p.depth, sum);
     block_barrier();
     count_columns(p, i, first_row, stages);
 
-    const place at = thread_place<TILE, TILE>();
+    const place at = thread_place<tile_t>();
     EVO_UNROLL
     for (int r = 0; r < 8; r++) {
         const int local = at.row + r / 4 * 16 + r % 4, j = first_row + local;

@@ -6,6 +6,10 @@
 
 enum {
     GPU_CONTRACT_TILE = 128,
+    GPU_CONTRACT_THREADS = 128,
+    GPU_CONTRACT_SHARED = 96 * 1024, /* bytes; the small form is for chips with less */
+    GPU_CONTRACT_SMALL_THREADS = 256,
+    GPU_CONTRACT_SMALL_SHARED = 32 * 1024,
     GPU_FINISH_ROWS = 64, /* positions of a block */
     GPU_FINISH_COLUMNS = 128,
     GPU_COPY_THREADS = 256
