@@ -37,8 +37,7 @@ EVO_DEVICE unsigned block_z() {
 EVO_DEVICE void block_barrier() {
     __syncthreads();
 }
-template <class T>
-EVO_DEVICE T wave_shuffle_xor(T value, int mask) {
+template <class T> EVO_DEVICE T wave_shuffle_xor(T value, int mask) {
     return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
@@ -50,8 +49,7 @@ EVO_DEVICE void async_copy16(void *shared, const void *global, bool valid) {
 EVO_DEVICE void async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-template <int N>
-EVO_DEVICE void async_wait() {
+template <int N> EVO_DEVICE void async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 

@@ -44,8 +44,7 @@ EVO_DEVICE void block_barrier() {
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
-template <class T>
-EVO_DEVICE T wave_shuffle_xor(T value, int mask) {
+template <class T> EVO_DEVICE T wave_shuffle_xor(T value, int mask) {
     static_assert(sizeof(T) == 4, "a lane's register has 4 bytes");
     const unsigned lane = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
     const int source = static_cast<int>(lane ^ static_cast<unsigned>(mask)) * 4;
@@ -59,8 +58,7 @@ EVO_DEVICE void async_copy16(void *shared, const void *global, bool valid) {
 }
 EVO_DEVICE void async_commit() {
 }
-template <int N>
-EVO_DEVICE void async_wait() {
+template <int N> EVO_DEVICE void async_wait() {
 }
 
 EVO_DEVICE float multiply_add(float a, float b, float c) {

@@ -20,6 +20,7 @@
 #define EVO_TESTS_SIMULATED_DRIVER_H
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -215,6 +216,8 @@ class driver {
     uint64_t seed, random_state;
     std::map<uintptr_t, allocation> allocations;
     std::map<uintptr_t, size_t> freed; /* ranges that were device memory and are nobody's now */
+    std::deque<uintptr_t> withheld;    /* their addresses, the oldest first */
+    size_t withheld_size = 0;
     std::set<module *> modules;
     std::set<const function *> functions;
     std::set<stream *> streams;
