@@ -19,7 +19,7 @@ enum {
     EVO_REFERENCE_SCRATCH = 1
 };
 
-/** Takes fp64, which no other kernel computes, and all else if asked for by name: it is hundreds of times slower. */
+/** Takes fp64, which no other kernel computes, and all else if asked for by name: it is ten to twenty times slower. */
 bool evo_reference_supports(const evo_problem *problem, evo_compute compute, const evo_tensor *const *tensors,
                             int count, evo_text *why);
 

@@ -460,6 +460,9 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
         d->workspace_limit && d->workspace_limit < INT64_MAX ? (int64_t)d->workspace_limit : INT64_MAX - 1;
     const int64_t order = choose_order(d, n), step = evo_blocked_step(n.isa, d->n);
     int64_t rows = d->n, cols = d->n, threads = evo_cpu_threads(device);
+    /* m may be repeated along S, so that no tensor bounds it; below, c * S stands in products with a few lanes. */
+    if (evo_product(d->c, d->s, 1024, 1) < 0)
+        return evo_fail(EVO_ERROR_SIZE_OVERFLOW, "the workspace would span more than 2^63 bytes");
     while (workspace_bytes(d, n, order, rows, cols, threads) > limit) {
         if (rows <= step && cols <= step) {
             threads = 1;
