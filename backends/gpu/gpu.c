@@ -18,7 +18,7 @@ static const struct {
     size_t shared; /* bytes of dynamic shared memory */
 } functions[GPU_FUNCTION_COUNT] = {
     [GPU_PACK_MATRIX] = { "pack", "evo_pack_matrix", GPU_PACK_THREADS, 0 },
-    [GPU_PACK_BIAS] = { "pack", "evo_pack_bias", GPU_PACK_THREADS, 0 },
+    [GPU_PACK_VECTOR] = { "pack", "evo_pack_vector", GPU_PACK_THREADS, 0 },
     [GPU_OPM_PROJECT] = { "opm/project", "evo_opm_project", GPU_THREADS, 0 },
     [GPU_OPM_OUTER] = { "opm/outer", "evo_opm_outer", GPU_OPM_THREADS, GPU_OPM_SHARED },
     [GPU_OPM_OUTER_WIDE] = { "opm/outer", "evo_opm_outer_wide", GPU_OPM_THREADS, GPU_OPM_SHARED },

@@ -20,19 +20,25 @@ gpu_weight gpu_weight_of(const evo_weight *weight) {
     return (gpu_weight){ weight->data, { weight->strides[0], weight->strides[1] }, (int32_t)weight->dtype, 0 };
 }
 
+static evo_status pack_vector(const evo_call *call, const evo_weight *weight, float fill, int64_t count, int64_t width,
+                              float *target) {
+    const gpu_pack_vector_params params = { gpu_weight_of(weight), target, (int32_t)count, (int32_t)width, fill, 0 };
+    return gpu_launch(call, GPU_PACK_VECTOR, gpu_blocks(width, GPU_PACK_THREADS), 1, 1, &params, sizeof params);
+}
+
 evo_status gpu_pack(const evo_call *call, const gpu_pack_item *item) {
-    const gpu_pack_matrix_params matrix = {
-        gpu_weight_of(item->weight), gpu_weight_of(item->scale), item->target, item->pitch, item->ins,
-        (int32_t)item->outs,         (int32_t)item->width
-    };
+    const gpu_pack_matrix_params matrix = { gpu_weight_of(item->weight), item->target,        item->pitch, item->ins,
+                                            (int32_t)item->outs,         (int32_t)item->width };
     const evo_status status = gpu_launch(call, GPU_PACK_MATRIX, gpu_blocks(item->ins * item->width, GPU_PACK_THREADS),
                                          1, 1, &matrix, sizeof matrix);
-    if (status != EVO_OK) return status;
-    const gpu_pack_bias_params bias = {
-        matrix.source, gpu_weight_of(item->shift), gpu_weight_of(item->bias), item->bias_target,
-        item->ins,     (int32_t)item->outs,        (int32_t)item->width
-    };
-    return gpu_launch(call, GPU_PACK_BIAS, gpu_blocks(item->width, GPU_PACK_THREADS), 1, 1, &bias, sizeof bias);
+    return status != EVO_OK ? status : pack_vector(call, item->bias, 0.0f, item->outs, item->width, item->bias_target);
+}
+
+evo_status gpu_pack_norm(const evo_call *call, const evo_weight *weight, const evo_weight *bias, int64_t count,
+                         float *weight_target, float *bias_target) {
+    const int64_t width = gpu_round(count, GPU_STAGE_DEPTH);
+    const evo_status status = pack_vector(call, weight, 1.0f, count, width, weight_target);
+    return status != EVO_OK ? status : pack_vector(call, bias, 0.0f, count, width, bias_target);
 }
 
 int32_t gpu_columns_per_block(const evo_device *device, int64_t blocks, int64_t columns) {

@@ -51,10 +51,12 @@ template <class T> EVO_DEVICE T wave_shuffle_xor(T value, int mask) {
     return __builtin_bit_cast(T, __builtin_amdgcn_ds_bpermute(source, __builtin_bit_cast(int, value)));
 }
 
+/* A vector of the compiler stays in registers where a struct that is written in one branch alone may go to memory. */
 EVO_DEVICE void async_copy16(void *shared, const void *global, bool valid) {
-    float4_t value = { 0.0f, 0.0f, 0.0f, 0.0f };
-    if (valid) value = *static_cast<const float4_t *>(global);
-    *static_cast<float4_t *>(shared) = value;
+    typedef float vector __attribute__((ext_vector_type(4)));
+    vector value = { 0.0f, 0.0f, 0.0f, 0.0f };
+    if (valid) value = *static_cast<const vector *>(global);
+    *static_cast<vector *>(shared) = value;
 }
 EVO_DEVICE void async_commit() {
 }

@@ -10,8 +10,8 @@
 
 /* A tile of gated columns is 2 x 64 wide, proj and gate in turn by 32, so that a thread owns both of a channel. */
 template <bool GATED>
-using project_tile =
-    tile<GPU_PROJECT_ROWS, (GATED ? 2 : 1) * GPU_PROJECT_COLUMNS, 8, (GATED ? 2 : 1) * GPU_PROJECT_COLUMNS / 16, 16, 3>;
+using project_tile = tile<GPU_PROJECT_ROWS, (GATED ? 2 : 1) * GPU_PROJECT_COLUMNS, 8,
+                          (GATED ? 2 : 1) * GPU_PROJECT_COLUMNS / 16, GPU_STAGE_DEPTH, 4>;
 
 template <bool GATED> using project_operands = staged_operands<project_tile<GATED>, normed_rows<project_tile<GATED>>>;
 
@@ -95,6 +95,8 @@ template <bool GATED> EVO_DEVICE void project(const gpu_project_params &p, const
     a.tensor = &p.source;
     a.valid = locate(p, first + row, &a.offset, &mask_offset);
     a.channels = p.channels;
+    a.weight = p.norm_weight;
+    a.bias = p.norm_bias;
     a.mean = s.normed->mean[row];
     a.rest = s.normed->rest[row];
     a.scale = s.normed->scale[row];

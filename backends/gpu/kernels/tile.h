@@ -81,7 +81,8 @@ EVO_DEVICE void multiply(const fragments<TILE> &f, float (&sum)[TILE::THREAD_ROW
  * ROWS_AT_ONCE-th k. Rows past the depth and columns that are not `valid` read as zeros.
  */
 template <class TILE, int WIDTH> struct panel {
-    static constexpr int QUADS = WIDTH / 4, ROWS_AT_ONCE = TILE::THREADS / QUADS, FLOATS = TILE::DEPTH * WIDTH;
+    static constexpr int QUADS = WIDTH / 4, WITH_ALL_THREADS = TILE::THREADS / QUADS, FLOATS = TILE::DEPTH * WIDTH;
+    static constexpr int ROWS_AT_ONCE = WITH_ALL_THREADS < TILE::DEPTH ? WITH_ALL_THREADS : TILE::DEPTH;
     const float *next; /* this thread's four columns at row k */
     int64_t pitch;
     int k, depth;
@@ -104,7 +105,7 @@ template <class TILE, int WIDTH> struct panel {
         float *target = stage + thread_x() * 4;
         EVO_UNROLL
         for (int row = 0; row < TILE::DEPTH; row += ROWS_AT_ONCE) {
-            async_copy16(target + row * WIDTH, next, valid && k < depth);
+            if (thread_x() < ROWS_AT_ONCE * QUADS) async_copy16(target + row * WIDTH, next, valid && k < depth);
             next += ROWS_AT_ONCE * pitch;
             k += ROWS_AT_ONCE;
         }

@@ -21,7 +21,7 @@ template <int HIDDEN_, int THREAD_ROWS, int THREAD_COLS> struct outer_form {
 
     /* Shared memory, in floats: the operands' stages and o; the groups' shares of z over both; counts. */
     static constexpr int O = operands_t::FLOATS, COUNTS = O + HIDDEN * HIDDEN * GPU_OPM_PAIRS;
-    static constexpr int BYTES = (COUNTS + (GROUPS + 1) * GPU_OPM_PAIRS) * 4;
+    static constexpr int BYTES = (COUNTS + (GROUPS + 2) * GPU_OPM_PAIRS) * 4;
     static_assert(GROUPS * GPU_OPM_PAIRS * GPU_OPM_COLUMNS <= COUNTS, "the shares fit");
 };
 using large_form = outer_form<GPU_OPM_HIDDEN, 16, 8>;
@@ -41,10 +41,18 @@ EVO_DEVICE pair_place block_pairs(const gpu_opm_outer_params &p) {
     return { (band + within % high) * GPU_OPM_SIDE, within / high * GPU_OPM_SIDE };
 }
 
-/* Normalisers of the block's 16 pairs into n[pair]; this thread counts every THREADS-th sequence. n holds the groups' counts too. */
-EVO_DEVICE void normalise_pairs(const gpu_opm_outer_params &p, const pair_place &at, float *n) {
+/*
+ * Normalisers of the block's 16 pairs. Sums are divided by `last` after the product with W_o, whichever side of it the
+ * division belongs on, except that a 0 there divides o itself (`first`), which gives the NaNs and infinities it should.
+ */
+struct normalisers {
+    float first[GPU_OPM_PAIRS], last[GPU_OPM_PAIRS];
+};
+
+/* This thread counts every THREADS-th sequence. The groups' counts stand behind `n`. */
+EVO_DEVICE void normalise_pairs(const gpu_opm_outer_params &p, const pair_place &at, normalisers *n) {
     const gpu_opm_output &o = p.output;
-    float count[GPU_OPM_PAIRS], *counts = n + GPU_OPM_PAIRS;
+    float count[GPU_OPM_PAIRS], *counts = reinterpret_cast<float *>(n + 1);
     EVO_UNROLL
     for (int pair = 0; pair < GPU_OPM_PAIRS; pair++) count[pair] = 0.0f;
     const int64_t batch = (o.batch_begin + block_z()) * o.mask.strides[0];
@@ -72,7 +80,10 @@ EVO_DEVICE void normalise_pairs(const gpu_opm_outer_params &p, const pair_place 
         float sum = 0.0f;
         EVO_UNROLL
         for (int g = 0; g < GROUPS; g++) sum += counts[thread_x() * GROUPS + g];
-        n[thread_x()] = normaliser(o, sum);
+        sum = normaliser(o, sum);
+        const bool at_first = sum == 0.0f && !o.divide_after;
+        n->first[thread_x()] = at_first ? sum : 1.0f;
+        n->last[thread_x()] = at_first ? 1.0f : sum;
     }
     block_barrier();
 }
@@ -94,6 +105,22 @@ template <class FORM> struct product_slots {
     }
 };
 
+/* Divides this thread's products by n->first, if one is not 1. */
+template <class FORM> EVO_DEVICE void divide_products(const normalisers &n, const product_slots<FORM> &slots) {
+    using tile_t = typename FORM::tile_t;
+    bool any = false;
+    EVO_UNROLL
+    for (int pair = 0; pair < GPU_OPM_PAIRS; pair++) any = any || n.first[pair] != 1.0f;
+    if (!any) return;
+    for (int r = 0; r < tile_t::THREAD_ROWS / 4; r++)
+        for (int q = 0; q < 4; q++)
+            for (int c = 0; c < tile_t::THREAD_COLS / 4; c++) {
+                float4_t *slot = slots.slot(r, q, c);
+                const float *by = n.first + q * 4;
+                *slot = { slot->x / by[0], slot->y / by[1], slot->z / by[2], slot->w / by[3] };
+            }
+}
+
 /* o of the hidden channels from (c_a, c_b) on, summed over S. */
 template <class FORM>
 EVO_DEVICE void outer_products(const gpu_opm_outer_params &p, const pair_place &at, int c_a, int c_b, float *memory) {
@@ -109,6 +136,7 @@ EVO_DEVICE void outer_products(const gpu_opm_outer_params &p, const pair_place &
     product_slots<FORM> slots;
     slots.start(memory + FORM::O);
     multiply_into<tile_t, RUN>(operands, p.output.s, slots);
+    divide_products(*reinterpret_cast<const normalisers *>(memory + FORM::COUNTS), slots);
     block_barrier();
 }
 
@@ -223,7 +251,8 @@ EVO_DEVICE void add_part(const gpu_opm_outer_params &p, const pair_place &at, in
 
 /* WHOLE: c is what a block takes at a time. */
 template <class FORM, bool WHOLE> EVO_DEVICE void make_pairs(const gpu_opm_outer_params &p, float *memory) {
-    float total[OWN_PAIRS][4], *n = memory + FORM::COUNTS;
+    float total[OWN_PAIRS][4];
+    normalisers *n = reinterpret_cast<normalisers *>(memory + FORM::COUNTS);
     const pair_place at = block_pairs(p);
     const int column = static_cast<int>(block_y()) * GPU_OPM_COLUMNS, q = column + thread_x() % 32 * 4;
     normalise_pairs(p, at, n);
@@ -239,7 +268,7 @@ template <class FORM, bool WHOLE> EVO_DEVICE void make_pairs(const gpu_opm_outer
         const int pair = thread_x() / 32 + GROUPS * h, i = at.row + pair / GPU_OPM_SIDE,
                   j = at.col + pair % GPU_OPM_SIDE;
         if (i < p.row_count && j < p.col_count && q < p.output.c_z)
-            write_pair(p.output, p.row_begin + i, p.col_begin + j, q, n[pair], total[h]);
+            write_pair(p.output, p.row_begin + i, p.col_begin + j, q, n->last[pair], total[h]);
     }
 }
 

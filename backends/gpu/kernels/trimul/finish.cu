@@ -7,7 +7,7 @@
 #include "backends/gpu/kernels/trimul/params.h"
 
 static constexpr int ROWS = GPU_FINISH_ROWS, COLS = GPU_FINISH_COLUMNS;
-using tile_t = tile<ROWS, COLS, 4, 8, 16, 3>;
+using tile_t = tile<ROWS, COLS, 4, 8, GPU_STAGE_DEPTH, 4>;
 
 /* t's positions as operand a: channel by channel, four positions a thread. `stats` are those of the four. */
 struct normed_channels {
@@ -16,22 +16,32 @@ struct normed_channels {
     int channel, channels;
     bool valid;
     const float *mean, *rest, *scale;
-    float x[4];
+    const float *weight, *bias; /* LayerNorm's, zeros past the channels */
+    float x[4], w, b;
+
+    EVO_METHOD static bool has_thread() {
+        return thread_x() < tile_t::DEPTH * panel_a<tile_t>::QUADS;
+    }
 
     EVO_METHOD void fetch(int k) {
+        if (!has_thread()) return;
         const bool inside = valid && k + channel < channels;
-        const float4_t zero = { 0.0f, 0.0f, 0.0f, 0.0f };
-        unpack(inside ? *reinterpret_cast<const float4_t *>(next + k * channel_stride) : zero, x);
+        EVO_UNROLL
+        for (int e = 0; e < 4; e++) x[e] = 0.0f;
+        if (inside) unpack(*reinterpret_cast<const float4_t *>(next + k * channel_stride), x);
+        w = weight[k + channel];
+        b = bias[k + channel];
     }
 
     EVO_METHOD void put(float *stage) {
+        if (!has_thread()) return;
         float m[4], r[4], s[4];
         unpack(*reinterpret_cast<const float4_t *>(mean), m);
         unpack(*reinterpret_cast<const float4_t *>(rest), r);
         unpack(*reinterpret_cast<const float4_t *>(scale), s);
-        *reinterpret_cast<float4_t *>(stage +
-                                      thread_x() * 4) = { (x[0] - m[0] - r[0]) * s[0], (x[1] - m[1] - r[1]) * s[1],
-                                                          (x[2] - m[2] - r[2]) * s[2], (x[3] - m[3] - r[3]) * s[3] };
+        EVO_UNROLL
+        for (int e = 0; e < 4; e++) m[e] = multiply_add((x[e] - m[e] - r[e]) * s[e], w, b);
+        *reinterpret_cast<float4_t *>(stage + thread_x() * 4) = { m[0], m[1], m[2], m[3] };
     }
 };
 
@@ -133,6 +143,8 @@ EVO_KERNEL(evo_trimul_finish, gpu_finish_params, GPU_THREADS, 1) {
     const int at_t = panel_a<tile_t>::thread_column(), row_z = normed_rows<tile_t>::thread_row();
     t.channel = thread_x() / panel_a<tile_t>::QUADS;
     t.channels = p.c;
+    t.weight = p.norm_t_weight;
+    t.bias = p.norm_t_bias;
     t.channel_stride = p.t_channel;
     t.next = p.t + block_z() * p.t_batch + first + at_t + t.channel * p.t_channel;
     t.valid = first + at_t < p.positions;
@@ -143,6 +155,8 @@ EVO_KERNEL(evo_trimul_finish, gpu_finish_params, GPU_THREADS, 1) {
     z.tensor = &p.z;
     z.valid = locate(p, p.z, p.batch_begin, p.row_begin, first + row_z, &z.offset);
     z.channels = p.c_z;
+    z.weight = p.norm_z_weight;
+    z.bias = p.norm_z_bias;
     z.mean = normed_z->mean[row_z];
     z.rest = normed_z->rest[row_z];
     z.scale = normed_z->scale[row_z];
