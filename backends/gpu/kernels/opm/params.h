@@ -60,10 +60,12 @@ typedef struct gpu_opm_weigh_params {
 typedef struct gpu_opm_combine_params {
     gpu_opm_output output;
     const float *b, *u;
+    const float *a, *weight; /* as in evo_opm_weigh, a from u's first row on */
+    int64_t a_pitch;
     int64_t row_begin, col_begin; /* of u's first row and b's first column in the output */
     int32_t row_count, col_count;
     int32_t cols4, depth; /* depth = c * S */
-    int32_t z_pitch, unused;
+    int32_t z_pitch, rows4;
 } gpu_opm_combine_params;
 
 #endif

@@ -48,6 +48,32 @@ EVO_DEVICE void count_columns(const gpu_opm_combine_params &p, int64_t i, int fi
     block_barrier();
 }
 
+/*
+ * Where infinities or NaNs meet, the order of the sums decides which comes out: such a pair's channels q ... q + 3 are summed
+ * again as the formula has it.
+ */
+EVO_DEVICE void sum_outer_first(const gpu_opm_combine_params &p, int j, int q, float (&z)[4]) {
+    const int s_count = p.output.s, c = p.depth / s_count;
+    float total[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+    for (int pair = 0; pair < c * c; pair++) {
+        const float *a = p.a + pair / c * p.a_pitch + block_y();
+        const float *b = p.b + static_cast<int64_t>(pair % c) * s_count * p.cols4 + j;
+        float o = 0.0f, w[4];
+        for (int s = 0; s < s_count; s++)
+            o = multiply_add(a[static_cast<int64_t>(s) * p.rows4], b[static_cast<int64_t>(s) * p.cols4], o);
+        unpack(*reinterpret_cast<const float4_t *>(p.weight + static_cast<int64_t>(pair) * p.z_pitch + q), w);
+        EVO_UNROLL
+        for (int e = 0; e < 4; e++) total[e] = multiply_add(o, w[e], total[e]);
+    }
+    EVO_UNROLL
+    for (int e = 0; e < 4; e++) z[e] = total[e];
+}
+
+EVO_DEVICE bool is_finite(const float (&x)[4]) {
+    const float zero = (x[0] - x[0]) + (x[1] - x[1]) + ((x[2] - x[2]) + (x[3] - x[3]));
+    return zero == 0.0f;
+}
+
 /* Rows of the product are j, columns q; grid x the blocks of j and q, grid y the row i. */
 EVO_KERNEL(evo_opm_combine, gpu_opm_combine_params, GPU_THREADS, 1) {
     EVO_SHARED(float, stages, operands_t::FLOATS);
@@ -77,8 +103,10 @@ EVO_KERNEL(evo_opm_combine, gpu_opm_combine_params, GPU_THREADS, 1) {
         EVO_UNROLL
         for (int c = 0; c < 2; c++) {
             const int q = first_column + at.col + 32 * c;
-            const float four[4] = { sum[r][4 * c], sum[r][4 * c + 1], sum[r][4 * c + 2], sum[r][4 * c + 3] };
-            if (q < p.output.c_z) write_pair(p.output, i, p.col_begin + j, q, n, four);
+            float four[4] = { sum[r][4 * c], sum[r][4 * c + 1], sum[r][4 * c + 2], sum[r][4 * c + 3] };
+            if (q >= p.output.c_z) continue;
+            if (!is_finite(four)) sum_outer_first(p, j, q, four);
+            write_pair(p.output, i, p.col_begin + j, q, n, four);
         }
     }
 }
