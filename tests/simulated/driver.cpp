@@ -12,6 +12,7 @@ namespace simulated {
 
 constexpr int unwritten = 0xff; /* NaN in every floating-point type */
 constexpr size_t max_params = 4096;
+constexpr size_t withheld_most = (size_t)64 << 20; /* bytes that were freed and not yet given back */
 
 driver::driver(const vendor &brand_) : brand(brand_) {
     read_seed();
@@ -20,6 +21,14 @@ driver::driver(const vendor &brand_) : brand(brand_) {
     for (size_t end; (end = list.find(',')) != std::string::npos; list.erase(0, end + 1)) {
         const std::string arch = list.substr(0, end);
         if (arch.compare(0, strlen(brand.prefix), brand.prefix) == 0) add_device(arch);
+    }
+}
+
+/* Device memory that is still there is the caller's leak, which the leak detector then sees. */
+driver::~driver() {
+    for (const uintptr_t address : withheld) {
+        allow((void *)address, freed[address]);
+        free((void *)address);
     }
 }
 
@@ -225,23 +234,32 @@ status driver::memory_alloc(device &d, size_t bytes, void **memory) {
     if (bytes > d.memory_size - d.memory_used || posix_memalign(&made, 256, bytes) != 0) return out_of_memory;
     memset(made, unwritten, bytes);
     forbid(made, bytes);
-    const uintptr_t begin = (uintptr_t)made;
-    allocations[begin] = { bytes, &d };
+    allocations[(uintptr_t)made] = { bytes, &d };
     d.memory_used += bytes;
-    for (auto at = freed.begin(); at != freed.end();) /* the host's allocator gave an address again */
-        at = at->first < begin + bytes && begin < at->first + at->second ? freed.erase(at) : std::next(at);
     *memory = made;
     return success;
 }
 
+/* Only later does the host's allocator get the memory, and may give its addresses to the host. */
 void driver::forget(uintptr_t address) {
     const auto found = allocations.find(address);
-    found->second.owner->memory_used -= found->second.size;
-    allow((void *)address, found->second.size);
-    memset((void *)address, unwritten, found->second.size);
-    free((void *)address);
-    freed[address] = found->second.size;
+    const size_t size = found->second.size;
+    found->second.owner->memory_used -= size;
     allocations.erase(found);
+    allow((void *)address, size);
+    memset((void *)address, unwritten, size);
+    forbid((void *)address, size);
+    freed[address] = size;
+    withheld.push_back(address);
+    withheld_size += size;
+    while (withheld_size > withheld_most) {
+        const uintptr_t oldest = withheld.front();
+        withheld.pop_front();
+        withheld_size -= freed[oldest];
+        allow((void *)oldest, freed[oldest]);
+        freed.erase(oldest);
+        free((void *)oldest);
+    }
 }
 
 /* Waits for all work of the device, as the real ones do. */

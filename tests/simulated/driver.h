@@ -20,6 +20,7 @@
 #define EVO_TESTS_SIMULATED_DRIVER_H
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -161,6 +162,7 @@ struct vendor {
 class driver {
   public:
     explicit driver(const vendor &brand);
+    ~driver();
 
     std::mutex lock; /* held by every entry point, and while work runs */
     std::vector<std::unique_ptr<device>> devices;
@@ -215,6 +217,8 @@ class driver {
     uint64_t seed, random_state;
     std::map<uintptr_t, allocation> allocations;
     std::map<uintptr_t, size_t> freed; /* ranges that were device memory and are nobody's now */
+    std::deque<uintptr_t> withheld;    /* their addresses, the oldest first */
+    size_t withheld_size = 0;
     std::set<module *> modules;
     std::set<const function *> functions;
     std::set<stream *> streams;
