@@ -162,6 +162,7 @@ struct vendor {
 class driver {
   public:
     explicit driver(const vendor &brand);
+    ~driver();
 
     std::mutex lock; /* held by every entry point, and while work runs */
     std::vector<std::unique_ptr<device>> devices;
