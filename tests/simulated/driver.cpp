@@ -24,6 +24,11 @@ driver::driver(const vendor &brand_) : brand(brand_) {
     }
 }
 
+/* What the program has not freed stays, for LeakSanitizer to tell. */
+driver::~driver() {
+    give_back(0);
+}
+
 void driver::read_seed() {
     const char *given = getenv("EVO_SIMULATED_SEED");
     seed = given ? strtoull(given, nullptr, 0) : 1;
@@ -244,7 +249,12 @@ void driver::forget(uintptr_t address) {
     freed[address] = size;
     withheld.push_back(address);
     withheld_size += size;
-    while (withheld_size > withheld_most) {
+    give_back(withheld_most);
+}
+
+/* Frees the oldest of what is withheld, until no more than `most` bytes are. */
+void driver::give_back(size_t most) {
+    while (withheld_size > most) {
         const uintptr_t oldest = withheld.front();
         withheld.pop_front();
         withheld_size -= freed[oldest];

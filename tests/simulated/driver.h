@@ -162,6 +162,7 @@ struct vendor {
 class driver {
   public:
     explicit driver(const vendor &brand);
+    ~driver();
 
     std::mutex lock; /* held by every entry point, and while work runs */
     std::vector<std::unique_ptr<device>> devices;
@@ -233,6 +234,7 @@ class driver {
     void add_device(const std::string &arch);
     place find(const void *memory, size_t bytes) const;
     void forget(uintptr_t address);
+    void give_back(size_t most);
 
     status resolve(device &d, stream *&in);
     status submit(device &d, stream *in, std::function<void()> work);
