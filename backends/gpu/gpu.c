@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "backends/gpu/kernels/opm/params.h"
+#include "backends/gpu/kernels/trimul/params.h"
 
 /* --- The instance table --- */
 
@@ -17,14 +18,17 @@ static const struct {
     size_t shared; /* bytes of dynamic shared memory */
 } functions[GPU_FUNCTION_COUNT] = {
     [GPU_PACK_MATRIX] = { "pack", "evo_pack_matrix", GPU_PACK_THREADS, 0 },
-    [GPU_PACK_BIAS] = { "pack", "evo_pack_bias", GPU_PACK_THREADS, 0 },
+    [GPU_PACK_VECTOR] = { "pack", "evo_pack_vector", GPU_PACK_THREADS, 0 },
     [GPU_OPM_PROJECT] = { "opm/project", "evo_opm_project", GPU_THREADS, 0 },
-    [GPU_OPM_OUTER] = { "opm/outer", "evo_opm_outer", GPU_THREADS, GPU_OPM_OUTER_SHARED },
-    [GPU_OPM_OUTER_WIDE] = { "opm/outer", "evo_opm_outer_wide", GPU_THREADS, GPU_OPM_OUTER_SHARED },
+    [GPU_OPM_OUTER] = { "opm/outer", "evo_opm_outer", GPU_OPM_THREADS, GPU_OPM_SHARED },
+    [GPU_OPM_OUTER_WIDE] = { "opm/outer", "evo_opm_outer_wide", GPU_OPM_THREADS, GPU_OPM_SHARED },
+    [GPU_OPM_OUTER_SMALL] = { "opm/outer", "evo_opm_outer_small", GPU_OPM_THREADS, GPU_OPM_SMALL_SHARED },
     [GPU_OPM_WEIGH] = { "opm/weight_first", "evo_opm_weigh", GPU_THREADS, 0 },
     [GPU_OPM_COMBINE] = { "opm/weight_first", "evo_opm_combine", GPU_THREADS, 0 },
     [GPU_TRIMUL_PROJECT] = { "trimul/project", "evo_trimul_project", GPU_THREADS, 0 },
-    [GPU_TRIMUL_CONTRACT] = { "trimul/contract", "evo_trimul_contract", GPU_THREADS, 0 },
+    [GPU_TRIMUL_CONTRACT] = { "trimul/contract", "evo_trimul_contract", GPU_CONTRACT_THREADS, GPU_CONTRACT_SHARED },
+    [GPU_TRIMUL_CONTRACT_SMALL] = { "trimul/contract", "evo_trimul_contract_small", GPU_CONTRACT_SMALL_THREADS,
+                                    GPU_CONTRACT_SMALL_SHARED },
     [GPU_TRIMUL_FINISH] = { "trimul/finish", "evo_trimul_finish", GPU_THREADS, 0 },
     [GPU_TRIMUL_COPY] = { "trimul/finish", "evo_trimul_copy", GPU_THREADS, 0 },
 };
@@ -62,6 +66,10 @@ const gpu_properties *gpu_device_properties(const evo_device *device) {
     return &own(device)->properties;
 }
 
+bool gpu_fits(const evo_device *device, gpu_function function) {
+    return functions[function].shared <= own(device)->properties.shared_memory_size;
+}
+
 /* --- Images --- */
 
 /* "sm_90" with prefix "sm_": 90; -1 for another prefix or a suffix. */
@@ -79,7 +87,8 @@ static int arch_number(const char *arch, const char *prefix) {
  */
 static int image_rank(const char *image, const char *chip) {
     if (strcmp(image, chip) == 0) return INT_MAX;
-    const int wanted = arch_number(chip, "sm_"), cubin = arch_number(image, "sm_"), ptx = arch_number(image, "compute_");
+    const int wanted = arch_number(chip, "sm_"), cubin = arch_number(image, "sm_"),
+              ptx = arch_number(image, "compute_");
     if (wanted < 0) return 0;
     if (cubin >= 0) return cubin / 10 == wanted / 10 && cubin <= wanted ? 1000000 + cubin : 0;
     return ptx >= 0 && ptx <= wanted ? ptx : 0;

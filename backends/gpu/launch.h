@@ -8,27 +8,32 @@
 /* The instance table in gpu.c has the names. */
 typedef enum gpu_function {
     GPU_PACK_MATRIX,
-    GPU_PACK_BIAS,
+    GPU_PACK_VECTOR,
     GPU_OPM_PROJECT,
     GPU_OPM_OUTER,
     GPU_OPM_OUTER_WIDE,
+    GPU_OPM_OUTER_SMALL,
     GPU_OPM_WEIGH,
     GPU_OPM_COMBINE,
     GPU_TRIMUL_PROJECT,
     GPU_TRIMUL_CONTRACT,
+    GPU_TRIMUL_CONTRACT_SMALL,
     GPU_TRIMUL_FINISH,
     GPU_TRIMUL_COPY,
     GPU_FUNCTION_COUNT
 } gpu_function;
 
 enum {
-    GPU_ALIGN = 256,           /* bytes, of buffers within the workspace and the pack */
-    GPU_LAYOUT_PORTABLE = 16,  /* pack layouts of tier `portable` */
-    GPU_LAYOUT_RAW_GATE = 17,  /* the same, where the triangle multiplication's gate reads z itself */
-    GPU_GRID_LIMIT = 65535     /* blocks in y and z */
+    GPU_ALIGN = 256,          /* bytes, of buffers within the workspace and the pack */
+    GPU_LAYOUT_PORTABLE = 16, /* pack layouts of tier `portable` */
+    GPU_LAYOUT_RAW_GATE = 17, /* the same, where the triangle multiplication's gate reads z itself */
+    GPU_GRID_LIMIT = 65535    /* blocks in y and z */
 };
 
 const gpu_properties *gpu_device_properties(const evo_device *device);
+
+/** True if the device has the shared memory that a block of the function takes. */
+bool gpu_fits(const evo_device *device, gpu_function function);
 
 /** Loads functions that are not loaded yet; thread-safe. */
 evo_status gpu_load(evo_device *device, const gpu_function *functions, int count);
@@ -41,18 +46,20 @@ evo_status gpu_launch(const evo_call *call, gpu_function function, int64_t x, in
 gpu_tensor gpu_tensor_of(const evo_tensor *tensor, const void *data);
 gpu_weight gpu_weight_of(const evo_weight *weight);
 
-/** One packed matrix and its bias; `scale` and `shift` are the LayerNorm before it (NULL data: none). */
+/** One packed matrix [ins][pitch], of which `width` columns are written, and its bias [width]. */
 typedef struct gpu_pack_item {
     const evo_weight *weight, *bias;
-    const evo_weight *scale, *shift;
     int64_t outs, ins;
     float *target;
-    int64_t pitch; /* floats of a row; `width` of them are written */
-    int64_t width;
+    int64_t pitch, width;
     float *bias_target;
 } gpu_pack_item;
 
 evo_status gpu_pack(const evo_call *call, const gpu_pack_item *item);
+
+/** A LayerNorm's weight and bias (NULL: ones and zeros) as kernels read them: gpu_round(count, GPU_STAGE_DEPTH) floats each. */
+evo_status gpu_pack_norm(const evo_call *call, const evo_weight *weight, const evo_weight *bias, int64_t count,
+                         float *weight_target, float *bias_target);
 
 /** Columns that one block of a project kernel should loop over, so that `blocks` of positions fill the device. */
 int32_t gpu_columns_per_block(const evo_device *device, int64_t blocks, int64_t columns);

@@ -16,6 +16,7 @@ enum {
 
 /* The packed weights. */
 typedef struct weights {
+    float *norm_weight, *norm_bias;
     float *project; /* [c_m][a's c4, b's c4] */
     float *project_bias;
     float *out; /* [c][c][z_pitch] */
@@ -33,6 +34,8 @@ static int64_t z_pitch(const evo_opm_desc *d) {
 /* Maps the pack; returns its bytes. */
 static int64_t map_weights(const evo_opm_desc *d, void *pack, weights *w) {
     uintptr_t next = (uintptr_t)pack;
+    w->norm_weight = gpu_take(&next, gpu_bytes(gpu_round(d->c_m, GPU_STAGE_DEPTH), 1, 1, 1));
+    w->norm_bias = gpu_take(&next, gpu_bytes(gpu_round(d->c_m, GPU_STAGE_DEPTH), 1, 1, 1));
     w->project = gpu_take(&next, gpu_bytes(d->c_m, 2 * c4(d), 1, 1));
     w->project_bias = gpu_take(&next, gpu_bytes(2 * c4(d), 1, 1, 1));
     w->out = gpu_take(&next, gpu_bytes(d->c, d->c, z_pitch(d), 1));
@@ -48,14 +51,11 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
     weights to;
     map_weights(d, call->pack, &to);
     const gpu_pack_item items[] = {
-        { &from->a_weight, &from->a_bias, &from->norm_weight, &from->norm_bias, d->c, d->c_m, to.project, 2 * width,
-          width, to.project_bias },
-        { &from->b_weight, &from->b_bias, &from->norm_weight, &from->norm_bias, d->c, d->c_m, to.project + width,
-          2 * width, width, to.project_bias + width },
-        { &from->out_weight, &from->out_bias, NULL, NULL, d->c_z, d->c * d->c, to.out, z_pitch(d), z_pitch(d),
-          to.out_bias },
+        { &from->a_weight, &from->a_bias, d->c, d->c_m, to.project, 2 * width, width, to.project_bias },
+        { &from->b_weight, &from->b_bias, d->c, d->c_m, to.project + width, 2 * width, width, to.project_bias + width },
+        { &from->out_weight, &from->out_bias, d->c_z, d->c * d->c, to.out, z_pitch(d), z_pitch(d), to.out_bias },
     };
-    evo_status status = EVO_OK;
+    evo_status status = gpu_pack_norm(call, &from->norm_weight, &from->norm_bias, d->c_m, to.norm_weight, to.norm_bias);
     for (int i = 0; i < 3 && status == EVO_OK; i++) status = gpu_pack(call, &items[i]);
     return status;
 }
@@ -128,9 +128,12 @@ static void shrink(const evo_opm_desc *d, evo_form *form) {
     }
 }
 
+static gpu_function outer_kernel(const evo_device *device, const evo_opm_desc *d) {
+    if (!gpu_fits(device, GPU_OPM_OUTER)) return GPU_OPM_OUTER_SMALL;
+    return d->c == GPU_OPM_HIDDEN ? GPU_OPM_OUTER : GPU_OPM_OUTER_WIDE;
+}
+
 static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
-    static const gpu_function all[] = { GPU_PACK_MATRIX,    GPU_PACK_BIAS, GPU_OPM_PROJECT, GPU_OPM_OUTER,
-                                        GPU_OPM_OUTER_WIDE, GPU_OPM_WEIGH, GPU_OPM_COMBINE };
     const evo_opm_desc *d = &problem->desc.opm;
     const int64_t n = d->n > 0 ? d->n : 1;
     form->schedule = (evo_schedule){ 1, n, n, d->c };
@@ -139,7 +142,9 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     if (d->batch > 1) form->schedule.batch = one <= BATCH_BYTES / 2 && one > 0 ? BATCH_BYTES / one : 1;
     if (form->schedule.batch > d->batch) form->schedule.batch = d->batch > 0 ? d->batch : 1;
     if (form->schedule.batch > GPU_GRID_LIMIT) form->schedule.batch = GPU_GRID_LIMIT;
-    form->tuning[WEIGHT_FIRST] = row > 0 && row <= U_BYTES && weight_first_is_cheaper(d);
+    /* A normaliser of 0 must divide each o, which only the other order has. */
+    const bool divides_by_zero = d->divide == EVO_DIVIDE_BEFORE && d->count_min <= 0.0;
+    form->tuning[WEIGHT_FIRST] = row > 0 && row <= U_BYTES && !divides_by_zero && weight_first_is_cheaper(d);
     form->tuning[U_ROWS] = row > 0 && row <= U_BYTES ? U_BYTES / row : 1;
     if (form->tuning[U_ROWS] > n) form->tuning[U_ROWS] = n;
     shrink(d, form);
@@ -149,6 +154,8 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     form->compute = d->compute == EVO_COMPUTE_FP32_STRICT ? EVO_COMPUTE_FP32_STRICT : EVO_COMPUTE_FP32;
     form->pack_layout = GPU_LAYOUT_PORTABLE;
     form->pack_size = (size_t)map_weights(d, NULL, &none);
+    const gpu_function all[] = { GPU_PACK_MATRIX,         GPU_PACK_VECTOR, GPU_OPM_PROJECT,
+                                 outer_kernel(device, d), GPU_OPM_WEIGH,   GPU_OPM_COMBINE };
     return gpu_load(device, all, (int)(sizeof all / sizeof *all));
 }
 
@@ -166,6 +173,8 @@ static evo_status project_sides(const evo_call *call, const evo_tile *tile, evo_
     const gpu_project_params params = {
         .source = gpu_tensor_of(&d->m, call->args.opm.m),
         .mask = gpu_tensor_of(&d->mask, call->args.opm.mask),
+        .norm_weight = w.norm_weight,
+        .norm_bias = w.norm_bias,
         .weight = w.project,
         .bias = w.project_bias,
         .target = { to.a, to.b },
@@ -186,8 +195,8 @@ static evo_status project_sides(const evo_call *call, const evo_tile *tile, evo_
         .mask_b = d->mask_sides == EVO_MASK_BOTH,
         .eps = (float)d->layer_norm_eps,
     };
-    return gpu_launch(call, GPU_OPM_PROJECT, blocks, gpu_blocks((last - first) * width, params.columns_per_block), batch,
-                      &params, sizeof params);
+    return gpu_launch(call, GPU_OPM_PROJECT, blocks, gpu_blocks((last - first) * width, params.columns_per_block),
+                      batch, &params, sizeof params);
 }
 
 static evo_status project(const evo_call *call, const evo_tile *tile) {
@@ -234,7 +243,7 @@ static evo_status outer_first(const evo_call *call, const evo_tile *tile, const 
         .c4 = (int32_t)c4(d),
         .z_pitch = (int32_t)z_pitch(d),
     };
-    return gpu_launch(call, d->c <= GPU_OPM_HIDDEN ? GPU_OPM_OUTER : GPU_OPM_OUTER_WIDE,
+    return gpu_launch(call, outer_kernel(call->device, d),
                       gpu_blocks(rows, GPU_OPM_SIDE) * gpu_blocks(cols, GPU_OPM_SIDE),
                       gpu_blocks(d->c_z, GPU_OPM_COLUMNS), tile->batch.end - tile->batch.begin, &params, sizeof params);
 }
@@ -264,6 +273,10 @@ static evo_status weigh_rows(const evo_call *call, const evo_tile *tile, const w
         .output = output_of(call, batch, w),
         .b = from.b + (batch - tile->batch.begin) * from.b_batch,
         .u = from.u,
+        .a = weigh.a + first,
+        .weight = w->out,
+        .a_pitch = weigh.a_pitch,
+        .rows4 = weigh.rows4,
         .row_begin = tile->rows.begin + first,
         .col_begin = tile->cols.begin,
         .row_count = (int32_t)count,

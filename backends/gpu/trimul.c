@@ -9,7 +9,9 @@ enum {
 
 /* The packed weights. */
 typedef struct weights {
-    float *proj, *gate; /* [c_z][a's c4, b's c4] */
+    float *norm_in_weight, *norm_in_bias, *norm_out_weight, *norm_out_bias;
+    float *norm_gate_weight, *norm_gate_bias; /* of the output's gate: ones and zeros where it reads z itself */
+    float *proj, *gate;                       /* [c_z][a's c4, b's c4] */
     float *proj_bias, *gate_bias;
     float *out, *out_gate; /* [c][out4], [c_z][out4] */
     float *out_bias, *out_gate_bias;
@@ -31,6 +33,10 @@ static int64_t row_pitch(const evo_trimul_desc *d) {
 /* Maps the pack; returns its bytes. */
 static int64_t map_weights(const evo_trimul_desc *d, void *pack, weights *w) {
     uintptr_t next = (uintptr_t)pack;
+    float **const norms[] = { &w->norm_in_weight, &w->norm_in_bias,    &w->norm_gate_weight,
+                              &w->norm_gate_bias, &w->norm_out_weight, &w->norm_out_bias };
+    for (int i = 0; i < 6; i++)
+        *norms[i] = gpu_take(&next, gpu_bytes(gpu_round(i < 4 ? d->c_z : d->c, GPU_STAGE_DEPTH), 1, 1, 1));
     w->proj = gpu_take(&next, gpu_bytes(d->c_z, 2 * c4(d), 1, 1));
     w->gate = gpu_take(&next, gpu_bytes(d->c_z, 2 * c4(d), 1, 1));
     w->proj_bias = gpu_take(&next, gpu_bytes(2 * c4(d), 1, 1, 1));
@@ -47,23 +53,26 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
     const evo_trimul_desc *d = &call->problem->desc.trimul;
     const evo_trimul_weights *from = &call->args.trimul_weights;
     const int64_t width = c4(d), pitch = 2 * width, n = d->c, k = d->c_z;
-    const evo_weight *scale = &from->norm_in_weight, *shift = &from->norm_in_bias;
     const bool normed = d->gate_input == EVO_GATE_NORMED;
     weights to;
     map_weights(d, call->pack, &to);
     const gpu_pack_item items[] = {
-        { &from->a_proj_weight, &from->a_proj_bias, scale, shift, n, k, to.proj, pitch, width, to.proj_bias },
-        { &from->b_proj_weight, &from->b_proj_bias, scale, shift, n, k, to.proj + width, pitch, width,
-          to.proj_bias + width },
-        { &from->a_gate_weight, &from->a_gate_bias, scale, shift, n, k, to.gate, pitch, width, to.gate_bias },
-        { &from->b_gate_weight, &from->b_gate_bias, scale, shift, n, k, to.gate + width, pitch, width,
-          to.gate_bias + width },
-        { &from->out_weight, &from->out_bias, &from->norm_out_weight, &from->norm_out_bias, d->c_out, n, to.out, out4(d),
-          out4(d), to.out_bias },
-        { &from->out_gate_weight, &from->out_gate_bias, normed ? scale : NULL, normed ? shift : NULL, d->c_out, k,
-          to.out_gate, out4(d), out4(d), to.out_gate_bias },
+        { &from->a_proj_weight, &from->a_proj_bias, n, k, to.proj, pitch, width, to.proj_bias },
+        { &from->b_proj_weight, &from->b_proj_bias, n, k, to.proj + width, pitch, width, to.proj_bias + width },
+        { &from->a_gate_weight, &from->a_gate_bias, n, k, to.gate, pitch, width, to.gate_bias },
+        { &from->b_gate_weight, &from->b_gate_bias, n, k, to.gate + width, pitch, width, to.gate_bias + width },
+        { &from->out_weight, &from->out_bias, d->c_out, n, to.out, out4(d), out4(d), to.out_bias },
+        { &from->out_gate_weight, &from->out_gate_bias, d->c_out, k, to.out_gate, out4(d), out4(d), to.out_gate_bias },
     };
-    evo_status status = EVO_OK;
+    const evo_weight *gate_weight = normed ? &from->norm_in_weight : NULL;
+    const evo_weight *gate_bias = normed ? &from->norm_in_bias : NULL;
+    evo_status status =
+        gpu_pack_norm(call, &from->norm_in_weight, &from->norm_in_bias, k, to.norm_in_weight, to.norm_in_bias);
+    if (status == EVO_OK)
+        status = gpu_pack_norm(call, gate_weight, gate_bias, k, to.norm_gate_weight, to.norm_gate_bias);
+    if (status == EVO_OK)
+        status =
+            gpu_pack_norm(call, &from->norm_out_weight, &from->norm_out_bias, n, to.norm_out_weight, to.norm_out_bias);
     for (int i = 0; i < 6 && status == EVO_OK; i++) status = gpu_pack(call, &items[i]);
     return status;
 }
@@ -145,9 +154,11 @@ static void shrink(const evo_trimul_desc *d, evo_schedule *step) {
     }
 }
 
+static gpu_function contract_kernel(const evo_device *device) {
+    return gpu_fits(device, GPU_TRIMUL_CONTRACT) ? GPU_TRIMUL_CONTRACT : GPU_TRIMUL_CONTRACT_SMALL;
+}
+
 static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
-    static const gpu_function all[] = { GPU_PACK_MATRIX,     GPU_PACK_BIAS,     GPU_TRIMUL_PROJECT,
-                                        GPU_TRIMUL_CONTRACT, GPU_TRIMUL_FINISH, GPU_TRIMUL_COPY };
     const evo_trimul_desc *d = &problem->desc.trimul;
     evo_schedule *step = &form->schedule;
     const int64_t n = d->n > 0 ? d->n : 1;
@@ -164,6 +175,8 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     form->compute = d->compute == EVO_COMPUTE_FP32_STRICT ? EVO_COMPUTE_FP32_STRICT : EVO_COMPUTE_FP32;
     form->pack_layout = d->gate_input == EVO_GATE_RAW ? GPU_LAYOUT_RAW_GATE : GPU_LAYOUT_PORTABLE;
     form->pack_size = (size_t)map_weights(d, NULL, &none);
+    const gpu_function all[] = { GPU_PACK_MATRIX,         GPU_PACK_VECTOR,   GPU_TRIMUL_PROJECT,
+                                 contract_kernel(device), GPU_TRIMUL_FINISH, GPU_TRIMUL_COPY };
     return gpu_load(device, all, (int)(sizeof all / sizeof *all));
 }
 
@@ -193,6 +206,8 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
     const gpu_project_params params = {
         .source = by_k_and_i(d, &d->z, call->args.trimul.z),
         .mask = by_k_and_i(d, &d->mask, call->args.trimul.mask),
+        .norm_weight = w.norm_in_weight,
+        .norm_bias = w.norm_in_bias,
         .weight = w.proj,
         .gate_weight = w.gate,
         .bias = w.proj_bias,
@@ -235,7 +250,7 @@ static evo_status contract(const evo_call *call, const evo_tile *tile) {
         .pitch = (int32_t)pitch,
         .rows = (int32_t)rows,
     };
-    return gpu_launch(call, GPU_TRIMUL_CONTRACT, tiles, tile->channels.end - tile->channels.begin,
+    return gpu_launch(call, contract_kernel(call->device), tiles, tile->channels.end - tile->channels.begin,
                       tile->batch.end - tile->batch.begin, &params, sizeof params);
 }
 
@@ -259,6 +274,10 @@ static evo_status finish(const evo_call *call, const evo_tile *tile) {
         .residual = gpu_tensor_of(&d->residual, call->args.trimul.residual),
         .out = staged ? staging_of(d, rows, from.staging) : out,
         .t = from.t,
+        .norm_t_weight = w.norm_out_weight,
+        .norm_t_bias = w.norm_out_bias,
+        .norm_z_weight = w.norm_gate_weight,
+        .norm_z_bias = w.norm_gate_bias,
         .weight = w.out,
         .gate_weight = w.out_gate,
         .bias = w.out_bias,
@@ -280,11 +299,11 @@ static evo_status finish(const evo_call *call, const evo_tile *tile) {
         .eps_in = (float)d->layer_norm_eps,
         .eps_out = (float)d->layer_norm_eps,
     };
-    const evo_status status = gpu_launch(call, GPU_TRIMUL_FINISH, gpu_blocks(positions, GPU_FINISH_ROWS), 1, batch,
-                                         &params, sizeof params);
+    const evo_status status =
+        gpu_launch(call, GPU_TRIMUL_FINISH, gpu_blocks(positions, GPU_FINISH_ROWS), 1, batch, &params, sizeof params);
     if (status != EVO_OK || !staged) return status;
-    const gpu_copy_params copy = { out,  from.staging,           tile->rows.begin, tile->batch.begin, rows,
-                                   rows * d->n * d->c_out, (int32_t)d->n,    (int32_t)d->c_out };
+    const gpu_copy_params copy = { out,  from.staging,           tile->rows.begin, tile->batch.begin,
+                                   rows, rows * d->n * d->c_out, (int32_t)d->n,    (int32_t)d->c_out };
     return gpu_launch(call, GPU_TRIMUL_COPY, gpu_blocks(copy.elements, GPU_COPY_THREADS), 1, batch, &copy, sizeof copy);
 }
 

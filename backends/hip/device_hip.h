@@ -44,23 +44,23 @@ EVO_DEVICE void block_barrier() {
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
-template <class T>
-EVO_DEVICE T wave_shuffle_xor(T value, int mask) {
+template <class T> EVO_DEVICE T wave_shuffle_xor(T value, int mask) {
     static_assert(sizeof(T) == 4, "a lane's register has 4 bytes");
     const unsigned lane = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
     const int source = static_cast<int>(lane ^ static_cast<unsigned>(mask)) * 4;
     return __builtin_bit_cast(T, __builtin_amdgcn_ds_bpermute(source, __builtin_bit_cast(int, value)));
 }
 
+/* A vector of the compiler stays in registers where a struct that is written in one branch alone may go to memory. */
 EVO_DEVICE void async_copy16(void *shared, const void *global, bool valid) {
-    float4_t value = { 0.0f, 0.0f, 0.0f, 0.0f };
-    if (valid) value = *static_cast<const float4_t *>(global);
-    *static_cast<float4_t *>(shared) = value;
+    typedef float vector __attribute__((ext_vector_type(4)));
+    vector value = { 0.0f, 0.0f, 0.0f, 0.0f };
+    if (valid) value = *static_cast<const vector *>(global);
+    *static_cast<vector *>(shared) = value;
 }
 EVO_DEVICE void async_commit() {
 }
-template <int N>
-EVO_DEVICE void async_wait() {
+template <int N> EVO_DEVICE void async_wait() {
 }
 
 EVO_DEVICE float multiply_add(float a, float b, float c) {

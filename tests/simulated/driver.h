@@ -234,7 +234,6 @@ class driver {
     void add_device(const std::string &arch);
     place find(const void *memory, size_t bytes) const;
     void forget(uintptr_t address);
-    void give_back(size_t most);
 
     status resolve(device &d, stream *&in);
     status submit(device &d, stream *in, std::function<void()> work);

@@ -234,7 +234,7 @@ static const scenario scenarios[] = {
     { "unwritten", run_unwritten, 0, COUNT, WRONG_NUMBERS, "" },
     { "host buffer", run_host_buffer, 0, COUNT, 0, "heap-use-after-free" },
     { "host access", run_host_access, 0, COUNT, 0, "use-after-poison" },
-    { "freed", run_freed, 0, COUNT, 0, "heap-use-after-free" },
+    { "freed", run_freed, 0, COUNT, 0, "use-after-poison" },
 };
 
 static int run_healthy(const void *argument) {

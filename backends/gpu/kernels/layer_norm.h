@@ -2,8 +2,8 @@
  * layer_norm.h: LayerNorm's statistics of a tile's positions, and the tile itself as a product's operand.
  *
  * m = mean(x); d = x - m; r = mean(d); var = mean((d - r)^2); normed = (x - m - r) / sqrt(var + eps). r takes out what the
- * rounding of m left, which matters where the mean is large against the spread. LayerNorm's own weight and bias are folded
- * into the weights that follow it (pack.cu).
+ * rounding of m left, which matters where the mean is large against the spread. Weight and bias are applied at once, not
+ * folded into what follows, so that infinities and NaNs go where the formula says.
  */
 #ifndef EVO_BACKENDS_GPU_KERNELS_LAYER_NORM_H
 #define EVO_BACKENDS_GPU_KERNELS_LAYER_NORM_H
@@ -11,8 +11,7 @@
 #include "backends/gpu/kernels/tile.h"
 
 /* In shared memory, one entry a position. */
-template <int ROWS>
-struct statistics {
+template <int ROWS> struct statistics {
     float mean[ROWS], rest[ROWS], scale[ROWS];
 };
 
@@ -53,37 +52,40 @@ EVO_DEVICE void position_statistics(const gpu_tensor &t, int64_t offset, int cha
 
 /*
  * A tile's positions as the source of staged operands, normed on the way from a tensor whose channels are its last index.
- * LANES threads share a position; each reads QUADS quads of channels of every DEPTH.
+ * LANES threads share a position; each reads a quad of channels of every DEPTH. Threads beyond that have nothing to read.
  */
-template <int ROWS>
-struct normed_rows {
-    static constexpr int LANES = GPU_THREADS / ROWS, QUADS = DEPTH / (4 * LANES);
+template <class TILE> struct normed_rows {
+    static constexpr int ROWS = TILE::ROWS, LANES = TILE::DEPTH / 4;
+    static_assert(LANES * ROWS <= TILE::THREADS, "a quad a thread");
     const gpu_tensor *tensor;
-    int64_t offset; /* of the position's first channel */
+    const float *weight, *bias; /* LayerNorm's, zeros past the channels */
+    int64_t offset;             /* of the position's first channel */
     int channels;
     bool valid;
     float mean, rest, scale;
-    float x[QUADS][4];
+    float x[4], w[4], b[4];
 
+    EVO_METHOD static bool has_thread() {
+        return thread_x() < LANES * ROWS;
+    }
     EVO_METHOD static int thread_row() {
-        return thread_x() / LANES;
+        return has_thread() ? thread_x() / LANES : 0;
     }
 
     EVO_METHOD void fetch(int k) {
-        EVO_UNROLL
-        for (int q = 0; q < QUADS; q++) {
-            const int channel = k + (q * LANES + thread_x() % LANES) * 4;
-            load_four(*tensor, offset + channel * tensor->strides[3], valid ? channels - channel : 0, x[q]);
-        }
+        if (!has_thread()) return;
+        const int channel = k + thread_x() % LANES * 4;
+        load_four(*tensor, offset + channel * tensor->strides[3], valid ? channels - channel : 0, x);
+        unpack(*reinterpret_cast<const float4_t *>(weight + channel), w);
+        unpack(*reinterpret_cast<const float4_t *>(bias + channel), b);
     }
 
     EVO_METHOD void put(float *stage) {
+        if (!has_thread()) return;
         EVO_UNROLL
-        for (int q = 0; q < QUADS; q++)
-            EVO_UNROLL
         for (int e = 0; e < 4; e++)
-            stage[((q * LANES + thread_x() % LANES) * 4 + e) * ROWS + thread_row()] =
-                (x[q][e] - mean - rest) * scale;
+            stage[(thread_x() % LANES * 4 + e) * ROWS + thread_row()] =
+                multiply_add((x[e] - mean - rest) * scale, w[e], b[e]);
     }
 };
 

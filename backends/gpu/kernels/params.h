@@ -37,21 +37,22 @@ enum {
     GPU_PACK_THREADS = 256
 };
 
-/* evo_pack_matrix: target[in * pitch + out] = source[out, in] * scale[in]; 0 for out from `outs` up to `width`. */
+/* evo_pack_matrix: target[in * pitch + out] = source[out, in]; 0 for out from `outs` up to `width`. */
 typedef struct gpu_pack_matrix_params {
-    gpu_weight source, scale;
+    gpu_weight source;
     float *target;
     int64_t pitch, ins;
     int32_t outs, width;
 } gpu_pack_matrix_params;
 
-/* evo_pack_bias: target[out] = sum over in of source[out, in] * shift[in], + bias[out]; 0 beyond `outs`. */
-typedef struct gpu_pack_bias_params {
-    gpu_weight source, shift, bias;
+/* evo_pack_vector: target[i] = source[i], or `fill` without a source; 0 from `count` up to `width`. */
+typedef struct gpu_pack_vector_params {
+    gpu_weight source;
     float *target;
-    int64_t ins;
-    int32_t outs, width;
-} gpu_pack_bias_params;
+    int32_t count, width;
+    float fill;
+    int32_t unused;
+} gpu_pack_vector_params;
 
 /*
  * Both ops' project kernels: LayerNorm over the channels of every position, then the product with two sides' weights.
@@ -59,12 +60,13 @@ typedef struct gpu_pack_bias_params {
  * they give numbers on which no output depends. A logical column is a channel of side a (0 ... group - 1) or b (group ... 2 * group - 1).
  */
 typedef struct gpu_project_params {
-    gpu_tensor source; /* [batch, outer, inner, channel] */
-    gpu_tensor mask;   /* [batch, outer, inner]; GPU_NONE: ones */
-    const float *weight, *gate_weight; /* [channels][2 * width]: a's columns, then b's, LayerNorm's weight folded in */
-    const float *bias, *gate_bias;     /* [2 * width], LayerNorm's bias folded in */
-    float *target[2];                  /* of a, b: element m, channel h at (m / 4) * 4 * position_stride + m % 4 + h * channel_stride */
-    int64_t target_batch[2];           /* floats from one batch entry to the next */
+    gpu_tensor source;                    /* [batch, outer, inner, channel] */
+    gpu_tensor mask;                      /* [batch, outer, inner]; GPU_NONE: ones */
+    const float *norm_weight, *norm_bias; /* [channels, rounded up to GPU_STAGE_DEPTH with zeros] */
+    const float *weight, *gate_weight;    /* [channels][2 * width]: a's columns, then b's */
+    const float *bias, *gate_bias;        /* [2 * width] */
+    float *target[2]; /* of a, b: element m, channel h at (m / 4) * 4 * position_stride + m % 4 + h * channel_stride */
+    int64_t target_batch[2]; /* floats from one batch entry to the next */
     int64_t position_stride, channel_stride;
     int64_t positions;   /* outer extent * inner_padded */
     int64_t inner_begin; /* the first inner index in `source` */
@@ -82,6 +84,7 @@ typedef struct gpu_project_params {
 /* Shared shapes of the kernels, for grids. */
 enum {
     GPU_THREADS = 256,
+    GPU_STAGE_DEPTH = 8, /* rows of a stage of operands */
     GPU_PROJECT_ROWS = 128,
     GPU_PROJECT_COLUMNS = 64 /* channels of a block, gated or not */
 };

@@ -10,9 +10,10 @@
 
 /* A tile of gated columns is 2 x 64 wide, proj and gate in turn by 32, so that a thread owns both of a channel. */
 template <bool GATED>
-struct project_shape {
-    static constexpr int ROWS = GPU_PROJECT_ROWS, COLS = GATED ? 2 * GPU_PROJECT_COLUMNS : GPU_PROJECT_COLUMNS;
-};
+using project_tile = tile<GPU_PROJECT_ROWS, (GATED ? 2 : 1) * GPU_PROJECT_COLUMNS, 8,
+                          (GATED ? 2 : 1) * GPU_PROJECT_COLUMNS / 16, GPU_STAGE_DEPTH, 4>;
+
+template <bool GATED> using project_operands = staged_operands<project_tile<GATED>, normed_rows<project_tile<GATED>>>;
 
 struct project_shared {
     float *a_stages, *b_stages;
@@ -47,8 +48,8 @@ EVO_DEVICE void measure_positions(const gpu_project_params &p, int64_t first, co
 
 /* This thread's columns of the weights: logical column `column` and whether it is one. */
 template <bool GATED>
-EVO_DEVICE void start_weights(const gpu_project_params &p, int first_column, panel<project_shape<GATED>::COLS> &b) {
-    const int at = panel<project_shape<GATED>::COLS>::thread_column();
+EVO_DEVICE void start_weights(const gpu_project_params &p, int first_column, panel_b<project_tile<GATED>> &b) {
+    const int at = panel_b<project_tile<GATED>>::thread_column();
     const int column = first_column + (GATED ? at / 64 * 32 + at % 32 : at);
     const bool gate = GATED && at % 64 >= 32;
     const int packed = column < p.group ? p.group_begin + column : p.width + p.group_begin + column - p.group;
@@ -58,7 +59,7 @@ EVO_DEVICE void start_weights(const gpu_project_params &p, int first_column, pan
 /* Writes four channels from logical column `column` on, for the thread's rows. */
 template <bool GATED>
 EVO_DEVICE void write_columns(const gpu_project_params &p, int64_t first, const place &at, int column,
-                              const float (&sum)[8][project_shape<GATED>::COLS / 16], const float *mask) {
+                              const float (&sum)[8][project_tile<GATED>::THREAD_COLS], const float *mask) {
     const int side = column < p.group ? 0 : 1, channel = column - side * p.group;
     const int packed = side * p.width + p.group_begin + channel;
     float *target = p.target[side] + block_z() * p.target_batch[side] + channel * p.channel_stride;
@@ -77,41 +78,41 @@ EVO_DEVICE void write_columns(const gpu_project_params &p, int64_t first, const 
                 if (masked) y[e] *= mask[row + e];
                 if (GATED) y[e] *= sigmoid(sum[4 * q + e][c + 4] + gate_bias);
             }
-            *reinterpret_cast<float4_t *>(target + (first + row) * p.position_stride + c * p.channel_stride) = {
-                y[0], y[1], y[2], y[3]
-            };
+            *reinterpret_cast<float4_t *>(target + (first + row) * p.position_stride +
+                                          c * p.channel_stride) = { y[0], y[1], y[2], y[3] };
         }
     }
 }
 
-template <bool GATED>
-EVO_DEVICE void project(const gpu_project_params &p, const project_shared &s) {
-    constexpr int ROWS = project_shape<GATED>::ROWS, COLS = project_shape<GATED>::COLS;
-    const int64_t first = static_cast<int64_t>(block_x()) * ROWS;
+template <bool GATED> EVO_DEVICE void project(const gpu_project_params &p, const project_shared &s) {
+    using tile_t = project_tile<GATED>;
+    const int64_t first = static_cast<int64_t>(block_x()) * GPU_PROJECT_ROWS;
     measure_positions(p, first, s);
 
-    normed_rows<ROWS> a;
-    const int row = normed_rows<ROWS>::thread_row();
+    normed_rows<tile_t> a;
+    const int row = normed_rows<tile_t>::thread_row();
     int64_t mask_offset;
     a.tensor = &p.source;
     a.valid = locate(p, first + row, &a.offset, &mask_offset);
     a.channels = p.channels;
+    a.weight = p.norm_weight;
+    a.bias = p.norm_bias;
     a.mean = s.normed->mean[row];
     a.rest = s.normed->rest[row];
     a.scale = s.normed->scale[row];
 
-    const place at = thread_place<ROWS, COLS>();
-    staged_operands<ROWS, COLS, normed_rows<ROWS>> operands;
+    const place at = thread_place<tile_t>();
+    project_operands<GATED> operands;
     operands.source = &a;
     operands.a_stages = s.a_stages;
     operands.b_stages = s.b_stages;
     const int begin = p.column_begin + static_cast<int>(block_y()) * p.columns_per_block;
     const int end = begin + p.columns_per_block < p.column_end ? begin + p.columns_per_block : p.column_end;
     for (int column = begin; column < end; column += GPU_PROJECT_COLUMNS) {
-        float sum[8][COLS / 16];
+        float sum[8][tile_t::THREAD_COLS];
         start_weights<GATED>(p, column, operands.b);
         clear(sum);
-        multiply_operands<ROWS, COLS>(operands, p.channels, sum);
+        multiply_operands<tile_t>(operands, p.channels, sum);
         const int own = column + (GATED ? at.col / 64 * 32 + at.col % 32 : at.col);
         if (own < p.column_end) write_columns<GATED>(p, first, at, own, sum, s.mask);
         block_barrier();

@@ -5,12 +5,16 @@
 #include "backends/gpu/kernels/params.h"
 
 enum {
-    GPU_OPM_SIDE = 4,    /* a block of the outer kernel takes 4 x 4 pairs (i, j) */
-    GPU_OPM_HIDDEN = 32, /* and 32 x 32 hidden channels (c_a, c_b) at a time */
+    GPU_OPM_SIDE = 4, /* a block of the outer kernels takes 4 x 4 pairs (i, j) */
     GPU_OPM_PAIRS = GPU_OPM_SIDE * GPU_OPM_SIDE,
     GPU_OPM_COLUMNS = 128, /* channels of the output a block */
     GPU_OPM_BAND = 16,     /* blocks of rows that run side by side, so that operands stay in the cache */
-    GPU_OPM_OUTER_SHARED = GPU_OPM_HIDDEN * GPU_OPM_HIDDEN * GPU_OPM_PAIRS * 4 /* bytes */
+    GPU_OPM_THREADS = 128,
+    /* Hidden channels c_a, and c_b, at a time; bytes of shared memory. The small form is for chips with less than that. */
+    GPU_OPM_HIDDEN = 32,
+    GPU_OPM_SHARED = 96 * 1024 + 512,
+    GPU_OPM_SMALL_HIDDEN = 16,
+    GPU_OPM_SMALL_SHARED = 32 * 1024 + 512
 };
 
 /* What turns a sum over S into an output: normaliser, bias, residual. */
@@ -32,11 +36,11 @@ typedef struct gpu_opm_output {
 typedef struct gpu_opm_outer_params {
     gpu_opm_output output;
     const float *a, *b, *weight;
-    int64_t a_batch, b_batch;         /* floats from one batch entry to the next */
-    int64_t row_begin, col_begin;     /* of the tile in the output */
-    int32_t row_count, col_count;     /* a and b hold these, rounded up to 4 */
-    int32_t c, c4;                    /* c4: c rounded up to 4 */
-    int32_t z_pitch, unused;          /* c_z rounded up to 4 */
+    int64_t a_batch, b_batch;     /* floats from one batch entry to the next */
+    int64_t row_begin, col_begin; /* of the tile in the output */
+    int32_t row_count, col_count; /* a and b hold these, rounded up to 4 */
+    int32_t c, c4;                /* c4: c rounded up to 4 */
+    int32_t z_pitch, unused;      /* c_z rounded up to 4 */
 } gpu_opm_outer_params;
 
 /*
@@ -56,10 +60,12 @@ typedef struct gpu_opm_weigh_params {
 typedef struct gpu_opm_combine_params {
     gpu_opm_output output;
     const float *b, *u;
+    const float *a, *weight; /* as in evo_opm_weigh, a from u's first row on */
+    int64_t a_pitch;
     int64_t row_begin, col_begin; /* of u's first row and b's first column in the output */
     int32_t row_count, col_count;
     int32_t cols4, depth; /* depth = c * S */
-    int32_t z_pitch, unused;
+    int32_t z_pitch, rows4;
 } gpu_opm_combine_params;
 
 #endif

@@ -7,6 +7,7 @@
 #include "backends/gpu/kernels/trimul/params.h"
 
 static constexpr int ROWS = GPU_FINISH_ROWS, COLS = GPU_FINISH_COLUMNS;
+using tile_t = tile<ROWS, COLS, 4, 8, GPU_STAGE_DEPTH, 4>;
 
 /* t's positions as operand a: channel by channel, four positions a thread. `stats` are those of the four. */
 struct normed_channels {
@@ -15,23 +16,32 @@ struct normed_channels {
     int channel, channels;
     bool valid;
     const float *mean, *rest, *scale;
-    float x[4];
+    const float *weight, *bias; /* LayerNorm's, zeros past the channels */
+    float x[4], w, b;
+
+    EVO_METHOD static bool has_thread() {
+        return thread_x() < tile_t::DEPTH * panel_a<tile_t>::QUADS;
+    }
 
     EVO_METHOD void fetch(int k) {
+        if (!has_thread()) return;
         const bool inside = valid && k + channel < channels;
-        const float4_t zero = { 0.0f, 0.0f, 0.0f, 0.0f };
-        unpack(inside ? *reinterpret_cast<const float4_t *>(next + k * channel_stride) : zero, x);
+        EVO_UNROLL
+        for (int e = 0; e < 4; e++) x[e] = 0.0f;
+        if (inside) unpack(*reinterpret_cast<const float4_t *>(next + k * channel_stride), x);
+        w = weight[k + channel];
+        b = bias[k + channel];
     }
 
     EVO_METHOD void put(float *stage) {
+        if (!has_thread()) return;
         float m[4], r[4], s[4];
         unpack(*reinterpret_cast<const float4_t *>(mean), m);
         unpack(*reinterpret_cast<const float4_t *>(rest), r);
         unpack(*reinterpret_cast<const float4_t *>(scale), s);
-        *reinterpret_cast<float4_t *>(stage + thread_x() * 4) = {
-            (x[0] - m[0] - r[0]) * s[0], (x[1] - m[1] - r[1]) * s[1], (x[2] - m[2] - r[2]) * s[2],
-            (x[3] - m[3] - r[3]) * s[3]
-        };
+        EVO_UNROLL
+        for (int e = 0; e < 4; e++) m[e] = multiply_add((x[e] - m[e] - r[e]) * s[e], w, b);
+        *reinterpret_cast<float4_t *>(stage + thread_x() * 4) = { m[0], m[1], m[2], m[3] };
     }
 };
 
@@ -71,7 +81,8 @@ EVO_DEVICE void measure_t(const gpu_finish_params &p, int64_t first, float *shar
 EVO_DEVICE bool locate(const gpu_finish_params &p, const gpu_tensor &tensor, int64_t batch_begin, int64_t row_begin,
                        int64_t m, int64_t *offset) {
     const int64_t i = m / p.pitch, j = m - i * p.pitch;
-    *offset = (batch_begin + block_z()) * tensor.strides[0] + (row_begin + i) * tensor.strides[1] + j * tensor.strides[2];
+    *offset =
+        (batch_begin + block_z()) * tensor.strides[0] + (row_begin + i) * tensor.strides[1] + j * tensor.strides[2];
     return m < p.positions && j < p.n;
 }
 
@@ -92,7 +103,7 @@ EVO_DEVICE void measure_z(const gpu_finish_params &p, int64_t first, statistics<
 
 EVO_DEVICE void write_positions(const gpu_finish_params &p, int64_t first, int first_column, const float (&y)[4][8],
                                 const float (&gate)[4][8]) {
-    const place at = thread_place<ROWS, COLS>();
+    const place at = thread_place<tile_t>();
     EVO_UNROLL
     for (int r = 0; r < 4; r++) {
         int64_t offset, residual_offset = 0;
@@ -115,9 +126,12 @@ EVO_DEVICE void write_positions(const gpu_finish_params &p, int64_t first, int f
     }
 }
 
+using operands_of_t = staged_operands<tile_t, normed_channels>;
+using operands_of_z = staged_operands<tile_t, normed_rows<tile_t>>;
+
 EVO_KERNEL(evo_trimul_finish, gpu_finish_params, GPU_THREADS, 1) {
-    EVO_SHARED(float, a_stages, 2 * DEPTH * ROWS);
-    EVO_SHARED(float, b_stages, STAGES * DEPTH * COLS);
+    EVO_SHARED(float, a_stages, operands_of_t::A_FLOATS);
+    EVO_SHARED(float, b_stages, operands_of_t::B_FLOATS);
     EVO_SHARED(statistics<ROWS>, normed_t, 1);
     EVO_SHARED(statistics<ROWS>, normed_z, 1);
     const int64_t first = static_cast<int64_t>(block_x()) * ROWS;
@@ -126,39 +140,43 @@ EVO_KERNEL(evo_trimul_finish, gpu_finish_params, GPU_THREADS, 1) {
     block_barrier();
 
     normed_channels t;
-    const int at_t = panel<ROWS>::thread_column(), row_z = normed_rows<ROWS>::thread_row();
-    t.channel = thread_x() / panel<ROWS>::QUADS;
+    const int at_t = panel_a<tile_t>::thread_column(), row_z = normed_rows<tile_t>::thread_row();
+    t.channel = thread_x() / panel_a<tile_t>::QUADS;
     t.channels = p.c;
+    t.weight = p.norm_t_weight;
+    t.bias = p.norm_t_bias;
     t.channel_stride = p.t_channel;
     t.next = p.t + block_z() * p.t_batch + first + at_t + t.channel * p.t_channel;
     t.valid = first + at_t < p.positions;
     t.mean = normed_t->mean + at_t;
     t.rest = normed_t->rest + at_t;
     t.scale = normed_t->scale + at_t;
-    normed_rows<ROWS> z;
+    normed_rows<tile_t> z;
     z.tensor = &p.z;
     z.valid = locate(p, p.z, p.batch_begin, p.row_begin, first + row_z, &z.offset);
     z.channels = p.c_z;
+    z.weight = p.norm_z_weight;
+    z.bias = p.norm_z_bias;
     z.mean = normed_z->mean[row_z];
     z.rest = normed_z->rest[row_z];
     z.scale = normed_z->scale[row_z];
 
-    staged_operands<ROWS, COLS, normed_channels> of_t;
-    staged_operands<ROWS, COLS, normed_rows<ROWS>> of_z;
+    operands_of_t of_t;
+    operands_of_z of_z;
     of_t.source = &t;
     of_z.source = &z;
     of_t.a_stages = of_z.a_stages = a_stages;
     of_t.b_stages = of_z.b_stages = b_stages;
     for (int column = 0; column < p.c_out; column += COLS) {
-        const int own = column + panel<COLS>::thread_column();
+        const int own = column + panel_b<tile_t>::thread_column();
         float y[4][8], gate[4][8];
         clear(y);
         of_t.b.start(p.weight + own, p.width, p.c, own < p.width);
-        multiply_operands<ROWS, COLS>(of_t, p.c, y);
+        multiply_operands<tile_t>(of_t, p.c, y);
         block_barrier();
         clear(gate);
         of_z.b.start(p.gate_weight + own, p.width, p.c_z, own < p.width);
-        multiply_operands<ROWS, COLS>(of_z, p.c_z, gate);
+        multiply_operands<tile_t>(of_z, p.c_z, gate);
         block_barrier();
         write_positions(p, first, column, y, gate);
     }

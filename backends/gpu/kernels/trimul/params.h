@@ -6,6 +6,10 @@
 
 enum {
     GPU_CONTRACT_TILE = 128,
+    GPU_CONTRACT_THREADS = 128,
+    GPU_CONTRACT_SHARED = 96 * 1024, /* bytes; the small form is for chips with less */
+    GPU_CONTRACT_SMALL_THREADS = 256,
+    GPU_CONTRACT_SMALL_SHARED = 32 * 1024,
     GPU_FINISH_ROWS = 64, /* positions of a block */
     GPU_FINISH_COLUMNS = 128,
     GPU_COPY_THREADS = 256
@@ -28,10 +32,12 @@ typedef struct gpu_contract_params {
  * (i - row_begin) * pitch + j.
  */
 typedef struct gpu_finish_params {
-    gpu_tensor z, residual, out;       /* [batch, i, j, channel]; out may be a staging buffer with its own strides */
-    const float *t;                    /* [c][rows][pitch] */
-    const float *weight, *gate_weight; /* [c][width], [c_z][width] */
-    const float *bias, *gate_bias;     /* [width] */
+    gpu_tensor z, residual, out; /* [batch, i, j, channel]; out may be a staging buffer with its own strides */
+    const float *t;              /* [c][rows][pitch] */
+    const float *norm_t_weight, *norm_t_bias; /* [c], rounded up to GPU_STAGE_DEPTH with zeros */
+    const float *norm_z_weight, *norm_z_bias; /* [c_z], likewise */
+    const float *weight, *gate_weight;        /* [c][width], [c_z][width] */
+    const float *bias, *gate_bias;            /* [width] */
     int64_t t_batch, t_channel, positions;
     int64_t row_begin, batch_begin;
     int64_t out_row_begin, out_batch_begin; /* what `out` calls these; 0 in a staging buffer */
