@@ -120,7 +120,8 @@ static void shrink(const evo_opm_desc *d, evo_form *form) {
     evo_schedule *step = &form->schedule;
     int64_t *u_rows = &form->tuning[U_ROWS];
     if (!fits(d, form)) step->batch = 1;
-    while (form->tuning[WEIGHT_FIRST] && *u_rows > 1 && !fits(d, form)) *u_rows = halve(*u_rows, 1);
+    while (form->tuning[WEIGHT_FIRST] && *u_rows > GPU_OPM_SIDE && !fits(d, form))
+        *u_rows = halve(*u_rows, GPU_OPM_SIDE);
     if (!fits(d, form)) form->tuning[WEIGHT_FIRST] = 0;
     while (!fits(d, form) && (step->rows > GPU_OPM_SIDE || step->cols > GPU_OPM_SIDE)) {
         int64_t *larger = step->rows > step->cols ? &step->rows : &step->cols;
@@ -144,9 +145,10 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     if (form->schedule.batch > GPU_GRID_LIMIT) form->schedule.batch = GPU_GRID_LIMIT;
     /* A normaliser of 0 must divide each o, which only the other order has. */
     const bool divides_by_zero = d->divide == EVO_DIVIDE_BEFORE && d->count_min <= 0.0;
-    form->tuning[WEIGHT_FIRST] = row > 0 && row <= U_BYTES && !divides_by_zero && weight_first_is_cheaper(d);
-    form->tuning[U_ROWS] = row > 0 && row <= U_BYTES ? U_BYTES / row : 1;
-    if (form->tuning[U_ROWS] > n) form->tuning[U_ROWS] = n;
+    /* Blocks of u start at quads of rows, as a's quads of positions are copied whole. */
+    const int64_t u_rows = row > 0 ? U_BYTES / row / GPU_OPM_SIDE * GPU_OPM_SIDE : 0;
+    form->tuning[WEIGHT_FIRST] = u_rows > 0 && !divides_by_zero && weight_first_is_cheaper(d);
+    form->tuning[U_ROWS] = u_rows < n ? u_rows : n;
     shrink(d, form);
     evo_status status = gpu_settle(form, form_bytes(d, form), d->workspace_limit);
     if (status != EVO_OK) return status;
