@@ -281,8 +281,15 @@ void gpu_leave(evo_device *device, void *saved) {
         return status_;                                                    \
     } while (0)
 
-evo_status gpu_memory_alloc(evo_device *device, size_t bytes, void **memory) {
+static evo_status allocate(evo_device *device, size_t bytes, void **memory) {
     IN_CONTEXT(device, memory_alloc, bytes, memory);
+}
+
+evo_status gpu_memory_alloc(evo_device *device, size_t bytes, void **memory) {
+    const evo_status status = allocate(device, bytes, memory);
+    if (status == EVO_OK) return EVO_OK;
+    *memory = NULL;
+    return evo_fail(status, "evo_memory_alloc: bytes is %zu: %s", bytes, evo_last_error());
 }
 
 evo_status gpu_memory_free(evo_device *device, void *memory) {
@@ -301,12 +308,35 @@ evo_status gpu_stream_create(evo_device *device, evo_stream *stream) {
     IN_CONTEXT(device, stream_create, stream);
 }
 
-evo_status gpu_stream_destroy(evo_device *device, evo_stream stream) {
+/* Asked before what a recording would not survive; the default stream cannot record. */
+static bool records(evo_device *device, evo_stream stream) {
+    bool recording = false;
+    return stream && gpu_stream_is_capturing(device, stream, &recording) == EVO_OK && recording;
+}
+
+static evo_status end_recording(evo_device *device, evo_stream stream, evo_graph *graph) {
+    IN_CONTEXT(device, graph_end, stream, graph);
+}
+
+static evo_status destroy(evo_device *device, evo_stream stream) {
     IN_CONTEXT(device, stream_destroy, stream);
 }
 
-evo_status gpu_stream_synchronize(evo_device *device, evo_stream stream) {
+evo_status gpu_stream_destroy(evo_device *device, evo_stream stream) {
+    evo_graph unused = NULL;
+    if (records(device, stream) && end_recording(device, stream, &unused) == EVO_OK) gpu_graph_destroy(device, unused);
+    return destroy(device, stream);
+}
+
+static evo_status synchronize(evo_device *device, evo_stream stream) {
     IN_CONTEXT(device, stream_synchronize, stream);
+}
+
+evo_status gpu_stream_synchronize(evo_device *device, evo_stream stream) {
+    if (records(device, stream))
+        return evo_fail(EVO_ERROR_CAPTURE,
+                        "evo_stream_synchronize: the stream records a graph, expected evo_graph_end first");
+    return synchronize(device, stream);
 }
 
 evo_status gpu_stream_wait_event(evo_device *device, evo_stream stream, evo_event event) {
@@ -337,12 +367,22 @@ evo_status gpu_event_elapsed(evo_device *device, evo_event start, evo_event stop
     IN_CONTEXT(device, event_elapsed, start, stop, milliseconds);
 }
 
-evo_status gpu_graph_begin(evo_device *device, evo_stream stream) {
+static evo_status begin_recording(evo_device *device, evo_stream stream) {
     IN_CONTEXT(device, graph_begin, stream);
 }
 
+evo_status gpu_graph_begin(evo_device *device, evo_stream stream) {
+    if (records(device, stream))
+        return evo_fail(EVO_ERROR_CAPTURE,
+                        "evo_graph_begin: the stream already records a graph, expected evo_graph_end first");
+    return begin_recording(device, stream);
+}
+
 evo_status gpu_graph_end(evo_device *device, evo_stream stream, evo_graph *graph) {
-    IN_CONTEXT(device, graph_end, stream, graph);
+    if (!records(device, stream))
+        return evo_fail(EVO_ERROR_CAPTURE,
+                        "evo_graph_end: the stream records no graph, expected evo_graph_begin first");
+    return end_recording(device, stream, graph);
 }
 
 evo_status gpu_graph_launch(evo_device *device, evo_graph graph, evo_stream stream) {
