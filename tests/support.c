@@ -50,6 +50,79 @@ int test_scaled(int count) {
     return scaled > 1 ? scaled : 1;
 }
 
+static int plan_fp64(evo_context *context, const struct case_op *op) {
+    char text[CASE_NAME_SIZE];
+    struct evo_case c;
+    struct io_error error;
+    union case_desc desc;
+    evo_plan *plan = NULL;
+    snprintf(text, sizeof text, "%s(dtype=fp64)", op->name);
+    if (!case_parse(text, 1, &c, &error)) fail_msg("%s: %s", text, error.text);
+    case_descriptor(&c, &desc);
+    evo_status status = op->plan_create(context, &desc, &plan);
+    evo_plan_destroy(plan);
+    case_destroy(&c);
+    if (status != EVO_OK) {
+        REFUSED(status, EVO_ERROR_UNSUPPORTED, "fp64");
+        print_message("%s of %s takes no fp64: its fp64 cases run in fp32\n", op->name, test_device());
+    }
+    return status == EVO_OK;
+}
+
+int test_takes_fp64(evo_context *context, const struct case_op *op) {
+    static struct {
+        int asked, takes;
+    } answers[16];
+    int index = 0;
+    while (case_op_get(index) != op) index++;
+    assert_true(index < (int)(sizeof answers / sizeof *answers));
+    if (!answers[index].asked) {
+        answers[index].takes = plan_fp64(context, op);
+        answers[index].asked = 1;
+    }
+    return answers[index].takes;
+}
+
+static void append(char *text, size_t size, const char *more, size_t length) {
+    size_t used = strlen(text);
+    assert_true(used + length < size);
+    memcpy(text + used, more, length);
+    text[used + length] = '\0';
+}
+
+void test_fit(evo_context *context, const char *text, char *fitted, size_t size) {
+    static const char *const keys[] = { "dtype=fp64", "compute=fp64" };
+    const char *const weights = strstr(text, "weights=") != NULL ? "" : ",weights=fp64";
+    char name[32] = "";
+    fitted[0] = '\0';
+    append(name, sizeof name, text, strcspn(text, "("));
+    const struct case_op *op = case_op_find(name);
+    int takes = op == NULL || test_takes_fp64(context, op);
+    while (*text != '\0') {
+        size_t length = strcspn(text, "(,)");
+        int replaced = 0;
+        for (int k = 0; k < 2 && !takes && !replaced; k++) {
+            size_t kept = strlen(keys[k]) - strlen("fp64");
+            replaced = length == strlen(keys[k]) && strncmp(text, keys[k], length) == 0;
+            if (!replaced) continue;
+            append(fitted, size, keys[k], kept);
+            append(fitted, size, "fp32", strlen("fp32"));
+            if (k == 0) append(fitted, size, weights, strlen(weights));
+        }
+        if (!replaced) append(fitted, size, text, length);
+        text += length;
+        if (*text != '\0') append(fitted, size, text++, 1);
+    }
+}
+
+void test_needs_cpu(evo_context *context, const char *reason) {
+    evo_device_info info = EVO_DEVICE_INFO_INIT;
+    OK(evo_context_device(context, &info));
+    if (strcmp(info.name, "cpu") == 0) return;
+    print_message("skipped on %s: %s\n", info.name, reason);
+    skip();
+}
+
 void *device_alloc(evo_context *context, size_t bytes) {
     void *memory = NULL;
     OK(evo_memory_alloc(context, bytes, &memory));
@@ -131,7 +204,9 @@ static void sample_fill(sample *s, const struct evo_case *source) {
 sample *sample_create(const char *text, evo_context *context) {
     struct evo_case source = { .op = NULL };
     struct io_error error;
-    if (!case_parse(text, 1, &source, &error)) fail_msg("%s", error.text);
+    char fitted[CASE_NAME_SIZE];
+    test_fit(context, text, fitted, sizeof fitted);
+    if (!case_parse(fitted, 1, &source, &error)) fail_msg("%s: %s", fitted, error.text);
     sample *s = calloc(1, sizeof *s);
     assert_non_null(s);
     s->context = context;
@@ -146,7 +221,8 @@ sample *sample_create(const char *text, evo_context *context) {
     OK(evo_plan_get_info(s->plan, &info));
     s->pack_size = info.pack_size;
     s->workspace_size = info.workspace_size;
-    s->pack_memory = device_alloc(context, s->pack_size);
+    /* More than the pack: a test lets workspaces and outputs begin there, which should meet nothing else. */
+    s->pack_memory = device_alloc(context, s->pack_size + s->workspace_size + s->out_bytes);
     s->workspace = device_alloc(context, s->workspace_size);
     OK(s->op->pack(s->plan, &s->weights, s->pack_memory, s->pack_size, NULL, &s->pack));
     return s;

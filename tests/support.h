@@ -36,6 +36,21 @@ uint64_t test_seed(uint64_t fallback);
 /* `count` divided by EVO_TEST_SCALE (1 by default; builds with sanitizers take more), at least 1. */
 int test_scaled(int count);
 
+/*
+ * Whether kernels of the device take fp64 tensors of an op: asked once of a small plan, which may be refused as
+ * EVO_ERROR_UNSUPPORTED with "fp64" in its text, and in no other way.
+ */
+int test_takes_fp64(evo_context *context, const struct case_op *op);
+
+/*
+ * A case's text for the device: where it takes no fp64, tensors and compute that are fp64 become fp32, and weights that
+ * were fp64 with them stay so. Every shape, layout, alias and limit is tested there too, by its nearest type.
+ */
+void test_fit(evo_context *context, const char *text, char *fitted, size_t size);
+
+/* Skips the running test, with the reason, unless the context is one of the CPU. */
+void test_needs_cpu(evo_context *context, const char *reason);
+
 /* Device memory; each fails the test if the library does. A copy is complete on return. */
 void *device_alloc(evo_context *context, size_t bytes);
 void device_free(evo_context *context, void *memory);
@@ -75,7 +90,7 @@ enum {
     SAMPLE_COUNT = 2
 };
 
-/* A call from a text as case_parse takes it, contiguous. The context stays the caller's. */
+/* A call from a text as case_parse takes it, fitted to the device (test_fit), contiguous. The context stays the caller's. */
 sample *sample_create(const char *text, evo_context *context);
 void sample_destroy(sample *s);
 

@@ -281,7 +281,10 @@ static void test_products_that_overflow(void **state) {
     }
 }
 
-/* A broadcast input spans little, but what lies beside it may not fit: the mask, and what a kernel keeps of a and b. */
+/*
+ * A broadcast input spans little, but what lies beside it may not fit: the mask, and what a kernel keeps of a and b. A
+ * kernel that counts in fewer bits does not take such sizes at all.
+ */
 static void test_broadcasts_do_not_hide_overflow(void **state) {
     union case_desc desc = { .opm = EVO_OPM_DESC_INIT };
     (void)state;
@@ -294,7 +297,7 @@ static void test_broadcasts_do_not_hide_overflow(void **state) {
     REFUSED(plan_of(samples[EVO_OP_OPM], &desc), EVO_ERROR_SIZE_OVERFLOW, "mask");
     desc.opm.mask.dtype = EVO_NONE;
     evo_status status = plan_of(samples[EVO_OP_OPM], &desc);
-    assert_true(status == EVO_ERROR_SIZE_OVERFLOW || status == EVO_OK);
+    assert_true(status == EVO_ERROR_SIZE_OVERFLOW || status == EVO_ERROR_UNSUPPORTED || status == EVO_OK);
 }
 
 static void test_struct_sizes(void **state) {

@@ -24,20 +24,22 @@ int judge_teardown(void **state) {
     return 0;
 }
 
-struct evo_case judge_parse(const char *text, uint64_t seed) {
+struct evo_case judge_parse(evo_context *context, const char *text, uint64_t seed) {
     struct evo_case c;
     struct io_error error;
-    if (!case_parse(text, seed, &c, &error)) fail_msg("%s: %s", text, error.text);
+    char fitted[CASE_NAME_SIZE];
+    test_fit(context, text, fitted, sizeof fitted);
+    if (!case_parse(fitted, seed, &c, &error)) fail_msg("%s: %s", fitted, error.text);
     return c;
 }
 
-double *judge_run(evo_context *context, const struct evo_case *c, evo_compute *compute) {
-    struct case_outcome outcome;
+double *judge_run(evo_context *context, const struct evo_case *c, struct case_outcome *outcome) {
+    struct case_outcome own;
     int64_t count = c->tensors[case_find_spec(c->op, "out")].count;
     double *out = calloc((size_t)count + 1, sizeof *out);
     assert_non_null(out);
-    if (!case_run(context, c, out, &outcome)) fail_msg("%s (seed %" PRIu64 "): %s", c->name, c->seed, outcome.message);
-    if (compute != NULL) *compute = outcome.compute;
+    if (outcome == NULL) outcome = &own;
+    if (!case_run(context, c, out, outcome)) fail_msg("%s (seed %" PRIu64 "): %s", c->name, c->seed, outcome->message);
     return out;
 }
 
@@ -173,25 +175,46 @@ static int usual(const struct evo_case *c, int narrow) {
     return normed >= 8 && (narrow ? fp32_out : !c->hard);
 }
 
-/* Every element within the bound of its own sums, since a pair of few channels may cancel to any relative error. */
-void judge_case(evo_context *context, const struct evo_case *c) {
+/* What a case's output should be, and how far arithmetic of a mode may be from it. */
+typedef struct truth {
     evo_compute compute;
+    int narrow; /* fp32 */
+    long double *want, *bound;
+} truth;
+
+static truth truth_of(const struct evo_case *c, evo_compute compute) {
     size_t count = (size_t)c->tensors[case_find_spec(c->op, "out")].count;
-    double *got = judge_run(context, c, &compute);
-    long double *want = calloc(count + 1, sizeof *want), *bound = calloc(count + 1, sizeof *bound);
-    assert_true(want != NULL && bound != NULL);
-    const int wide = compute == EVO_COMPUTE_FP64;
     const int narrow = compute == EVO_COMPUTE_FP32 || compute == EVO_COMPUTE_FP32_STRICT;
-    judge_naive(c, ldexpl(1.0L, wide ? -53 : narrow ? -24 : compute == EVO_COMPUTE_BF16 ? -8 : -11), want, bound);
-    compare_elements(c, got, want, bound, ldexpl(1.0L, wide ? -1000 : -110));
-    if (!wide && usual(c, narrow)) compare_norms(c, compute, got, want);
+    const int wide = compute == EVO_COMPUTE_FP64;
+    truth t = { compute, narrow, calloc(count + 1, sizeof *t.want), calloc(count + 1, sizeof *t.bound) };
+    assert_true(t.want != NULL && t.bound != NULL);
+    judge_naive(c, ldexpl(1.0L, wide ? -53 : narrow ? -24 : compute == EVO_COMPUTE_BF16 ? -8 : -11), t.want, t.bound);
+    return t;
+}
+
+static void truth_free(truth *t) {
+    free(t->want);
+    free(t->bound);
+}
+
+/* Every element within the bound of its own sums, since a pair of few channels may cancel to any relative error. */
+static void compare(const struct evo_case *c, const double *got, const truth *t) {
+    const int wide = t->compute == EVO_COMPUTE_FP64;
+    compare_elements(c, got, t->want, t->bound, ldexpl(1.0L, wide ? -1000 : -110));
+    if (!wide && usual(c, t->narrow)) compare_norms(c, t->compute, got, t->want);
+}
+
+void judge_case(evo_context *context, const struct evo_case *c) {
+    struct case_outcome outcome;
+    double *got = judge_run(context, c, &outcome);
+    truth t = truth_of(c, outcome.compute);
+    compare(c, got, &t);
     free(got);
-    free(want);
-    free(bound);
+    truth_free(&t);
 }
 
 void judge_text(evo_context *context, const char *text, uint64_t seed) {
-    struct evo_case c = judge_parse(text, seed);
+    struct evo_case c = judge_parse(context, text, seed);
     judge_case(context, &c);
     case_destroy(&c);
 }
@@ -201,7 +224,7 @@ void judge_texts(evo_context *context, const char *const *texts, size_t count, u
 }
 
 void judge_special(evo_context *context, const char *text, const char *tensor, double special) {
-    struct evo_case c = judge_parse(text, 5);
+    struct evo_case c = judge_parse(context, text, 5);
     struct case_tensor *found = case_find(&c, tensor);
     assert_true(found != NULL && found->present && found->values != NULL);
     found->values[found->count / 3] = special;
@@ -220,7 +243,7 @@ static void expect_same(const struct evo_case *c, const char *what, const double
 }
 
 void judge_split(evo_context *context, const char *text) {
-    struct evo_case c = judge_parse(text, 3);
+    struct evo_case c = judge_parse(context, text, 3);
     double *whole = judge_run(context, &c, NULL);
     const struct case_tensor *out = case_output(&c);
     int64_t entries = out->extents[0], each = out->count / entries;
@@ -250,9 +273,10 @@ static double *run_with_threads(const struct evo_case *c, const char *threads) {
     return out;
 }
 
-void judge_threads(const char *text) {
+void judge_threads(evo_context *context, const char *text) {
     static const char *const threads[] = { "2", "3", "5" };
-    struct evo_case c = judge_parse(text, 4);
+    test_needs_cpu(context, "EVO_NUM_THREADS is the CPU's");
+    struct evo_case c = judge_parse(context, text, 4);
     double *one = run_with_threads(&c, "1");
     for (int i = 0; i < 3; i++) {
         char what[32];
@@ -288,28 +312,36 @@ static size_t planned_size(evo_context *context, struct evo_case *c, size_t limi
     return 0;
 }
 
-static void run_limited(evo_context *context, struct evo_case *c, size_t limit, const double *want) {
+/* `full` is the output without a limit. */
+static void run_limited(evo_context *context, struct evo_case *c, size_t limit, const double *full, const truth *t) {
     char what[64];
+    struct case_outcome outcome;
     size_t least = 0, size = planned_size(context, c, limit, &least);
     assert_true(size > 0 && size <= limit);
-    double *got = judge_run(context, c, NULL);
+    double *got = judge_run(context, c, &outcome);
     snprintf(what, sizeof what, "with a workspace of at most %zu bytes", limit);
-    expect_same(c, what, got, want, case_output(c)->count);
+    assert_int_equal(outcome.compute, t->compute);
+    compare(c, got, t);
+    if (strcmp(outcome.kernel, "reference") == 0) expect_same(c, what, got, full, case_output(c)->count);
     free(got);
 }
 
 void judge_limits(evo_context *context, const char *text) {
-    struct evo_case c = judge_parse(text, 6);
+    struct evo_case c = judge_parse(context, text, 6);
+    struct case_outcome outcome;
     size_t least = 0, full = planned_size(context, &c, 0, &least);
-    double *want = judge_run(context, &c, NULL);
+    double *unlimited = judge_run(context, &c, &outcome);
+    truth t = truth_of(&c, outcome.compute);
+    compare(&c, unlimited, &t);
     assert_int_equal(planned_size(context, &c, full, &least), full);
     assert_int_equal(planned_size(context, &c, 1, &least), 0);
     assert_true(least > 1 && least <= full);
     assert_int_equal(planned_size(context, &c, least - 1, &(size_t){ 0 }), 0);
     for (size_t limit = full - 1; limit > least; limit -= (limit - least) / 3 + 1)
-        run_limited(context, &c, limit, want);
-    run_limited(context, &c, least, want);
-    free(want);
+        run_limited(context, &c, limit, unlimited, &t);
+    run_limited(context, &c, least, unlimited, &t);
+    free(unlimited);
+    truth_free(&t);
     case_destroy(&c);
 }
 
@@ -320,7 +352,7 @@ void judge_graph(evo_context *context, const char *text) {
     int input = sample_spec(s, CASE_INPUT);
     evo_stream stream = NULL;
     evo_graph graph = NULL;
-    struct evo_case c = judge_parse(text, 1);
+    struct evo_case c = judge_parse(context, text, 1);
     size_t bytes = (size_t)case_input(&c)->count * evo_dtype_size(case_input(&c)->dtype);
     unsigned char *host = malloc(bytes);
     assert_non_null(host);

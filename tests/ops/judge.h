@@ -7,11 +7,11 @@
 
 #include "../support.h"
 
-/* A case from a text, the test failing if it is none; case_destroy it. */
-struct evo_case judge_parse(const char *text, uint64_t seed);
+/* A case from a text, fitted to the device (test_fit), the test failing if it is none; case_destroy it. */
+struct evo_case judge_parse(evo_context *context, const char *text, uint64_t seed);
 
-/* The device's output of a case (free() it), the test failing if there is none. `compute` may be NULL. */
-double *judge_run(evo_context *context, const struct evo_case *c, evo_compute *compute);
+/* The device's output of a case (free() it), the test failing if there is none. `outcome` may be NULL. */
+double *judge_run(evo_context *context, const struct evo_case *c, struct case_outcome *outcome);
 
 /* The naive evaluation of a case: the output's elements, and how far arithmetic of this unit may be from them. */
 void judge_naive(const struct evo_case *c, long double unit, long double *want, long double *bound);
@@ -27,12 +27,12 @@ void judge_special(evo_context *context, const char *text, const char *tensor, d
 /* A batch equals single runs of its entries, bit for bit. */
 void judge_split(evo_context *context, const char *text);
 
-/* The same bits with 1, 2, 3 and 5 threads, in a context of its own each. */
-void judge_threads(const char *text);
+/* On the CPU: the same bits with 1, 2, 3 and 5 threads, in a context of its own each. */
+void judge_threads(evo_context *context, const char *text);
 
 /*
- * Smaller and smaller workspaces down to the least that the library names give the same result; below it the plan is
- * refused with the least in its text.
+ * Smaller and smaller workspaces down to the least that the library names give the right result, and from the kernel
+ * `reference` the same bits; below it the plan is refused with the least in its text.
  */
 void judge_limits(evo_context *context, const char *text);
 

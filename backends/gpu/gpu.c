@@ -1,0 +1,394 @@
+/* gpu.c: devices, images and functions, and the functions of evo_backend in terms of a driver. */
+#include "backends/gpu/launch.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/gpu/kernels/opm/params.h"
+#include "backends/gpu/kernels/trimul/params.h"
+
+/* --- The instance table --- */
+
+static const struct {
+    const char *unit, *name;
+    unsigned threads;
+    size_t shared; /* bytes of dynamic shared memory */
+} functions[GPU_FUNCTION_COUNT] = {
+    [GPU_PACK_MATRIX] = { "pack", "evo_pack_matrix", GPU_PACK_THREADS, 0 },
+    [GPU_PACK_VECTOR] = { "pack", "evo_pack_vector", GPU_PACK_THREADS, 0 },
+    [GPU_OPM_PROJECT] = { "opm/project", "evo_opm_project", GPU_THREADS, 0 },
+    [GPU_OPM_OUTER] = { "opm/outer", "evo_opm_outer", GPU_OPM_THREADS, GPU_OPM_SHARED },
+    [GPU_OPM_OUTER_WIDE] = { "opm/outer", "evo_opm_outer_wide", GPU_OPM_THREADS, GPU_OPM_SHARED },
+    [GPU_OPM_OUTER_SMALL] = { "opm/outer", "evo_opm_outer_small", GPU_OPM_THREADS, GPU_OPM_SMALL_SHARED },
+    [GPU_OPM_WEIGH] = { "opm/weight_first", "evo_opm_weigh", GPU_THREADS, 0 },
+    [GPU_OPM_COMBINE] = { "opm/weight_first", "evo_opm_combine", GPU_THREADS, 0 },
+    [GPU_TRIMUL_PROJECT] = { "trimul/project", "evo_trimul_project", GPU_THREADS, 0 },
+    [GPU_TRIMUL_CONTRACT] = { "trimul/contract", "evo_trimul_contract", GPU_CONTRACT_THREADS, GPU_CONTRACT_SHARED },
+    [GPU_TRIMUL_CONTRACT_SMALL] = { "trimul/contract", "evo_trimul_contract_small", GPU_CONTRACT_SMALL_THREADS,
+                                    GPU_CONTRACT_SMALL_SHARED },
+    [GPU_TRIMUL_FINISH] = { "trimul/finish", "evo_trimul_finish", GPU_THREADS, 0 },
+    [GPU_TRIMUL_COPY] = { "trimul/finish", "evo_trimul_copy", GPU_THREADS, 0 },
+};
+
+/* What a launch may use without asking first. */
+static const size_t shared_by_default = 48 * 1024;
+
+/* --- Devices --- */
+
+/* A module of each unit that has been asked for, by the function that asked first. */
+typedef struct gpu_device {
+    evo_device base;
+    const gpu_vendor *vendor;
+    void *context;
+    gpu_properties properties;
+    int references;
+    struct gpu_device *next;
+    pthread_mutex_t lock; /* of the two below, while they are written */
+    void *modules[GPU_FUNCTION_COUNT];
+    void *loaded[GPU_FUNCTION_COUNT];
+} gpu_device;
+
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+static gpu_device *open_devices;
+
+static gpu_device *own(const evo_device *device) {
+    return (gpu_device *)(uintptr_t)device;
+}
+
+static const gpu_driver *driver_of(const evo_device *device) {
+    return own(device)->vendor->driver;
+}
+
+const gpu_properties *gpu_device_properties(const evo_device *device) {
+    return &own(device)->properties;
+}
+
+bool gpu_fits(const evo_device *device, gpu_function function) {
+    return functions[function].shared <= own(device)->properties.shared_memory_size;
+}
+
+/* --- Images --- */
+
+/* "sm_90" with prefix "sm_": 90; -1 for another prefix or a suffix. */
+static int arch_number(const char *arch, const char *prefix) {
+    const size_t length = strlen(prefix);
+    char *end;
+    if (strncmp(arch, prefix, length) != 0 || arch[length] < '0' || arch[length] > '9') return -1;
+    const long number = strtol(arch + length, &end, 10);
+    return *end || number > INT_MAX ? -1 : (int)number;
+}
+
+/*
+ * How well an image suits a chip; 0: not at all. A cubin of the chip itself, then the nearest of its family (the same major
+ * version, no newer), then the newest PTX that is no newer.
+ */
+static int image_rank(const char *image, const char *chip) {
+    if (strcmp(image, chip) == 0) return INT_MAX;
+    const int wanted = arch_number(chip, "sm_"), cubin = arch_number(image, "sm_"),
+              ptx = arch_number(image, "compute_");
+    if (wanted < 0) return 0;
+    if (cubin >= 0) return cubin / 10 == wanted / 10 && cubin <= wanted ? 1000000 + cubin : 0;
+    return ptx >= 0 && ptx <= wanted ? ptx : 0;
+}
+
+static const gpu_image *find_image(const gpu_vendor *vendor, const char *unit, const char *chip) {
+    const gpu_image *best = NULL;
+    int best_rank = 0;
+    for (const gpu_image *image = vendor->images; image->arch; image++) {
+        const int rank = strcmp(image->unit, unit) == 0 ? image_rank(image->arch, chip) : 0;
+        if (rank <= best_rank) continue;
+        best = image;
+        best_rank = rank;
+    }
+    return best;
+}
+
+static evo_status fail_image(const gpu_vendor *vendor, int index, const char *chip) {
+    return evo_fail(EVO_ERROR_NO_DEVICE, "%s:%d is %s, for which this build has no kernels; it has them for: %s",
+                    vendor->driver->name, index, chip, vendor->backend->images);
+}
+
+/* --- Discovery and opening --- */
+
+int gpu_device_count(const gpu_vendor *vendor, evo_text *why) {
+    return vendor->driver->device_count(why);
+}
+
+evo_status gpu_device_info(const gpu_vendor *vendor, int index, evo_device_info *info) {
+    gpu_properties found = { { 0 }, { 0 }, 0, 0, 0, 0 };
+    const evo_status status = vendor->driver->properties(index, &found);
+    if (status != EVO_OK) return status;
+    snprintf(info->name, sizeof info->name, "%s:%d", vendor->driver->name, index);
+    memcpy(info->description, found.description, sizeof info->description);
+    memcpy(info->arch, found.arch, sizeof info->arch);
+    info->compute_units = found.compute_units;
+    info->wave_size = found.wave_size;
+    info->memory_size = found.memory_size;
+    info->shared_memory_size = found.shared_memory_size;
+    return EVO_OK;
+}
+
+static evo_status make_device(const gpu_vendor *vendor, int index, gpu_device **made) {
+    gpu_device *device = calloc(1, sizeof *device);
+    if (!device) return evo_fail(EVO_ERROR_OUT_OF_MEMORY, "evo_context_create: no host memory");
+    device->base = (evo_device){ vendor->backend, index };
+    device->vendor = vendor;
+    evo_status status = vendor->driver->properties(index, &device->properties);
+    if (status == EVO_OK && !find_image(vendor, functions[GPU_PACK_MATRIX].unit, device->properties.arch))
+        status = fail_image(vendor, index, device->properties.arch);
+    if (status == EVO_OK) status = vendor->driver->open(index, &device->context);
+    if (status != EVO_OK || pthread_mutex_init(&device->lock, NULL) != 0) {
+        if (status == EVO_OK) vendor->driver->close(index, device->context);
+        free(device);
+        return status != EVO_OK ? status : evo_fail(EVO_ERROR_OUT_OF_MEMORY, "evo_context_create: no mutex");
+    }
+    *made = device;
+    return EVO_OK;
+}
+
+evo_status gpu_open(const gpu_vendor *vendor, int index, evo_device **device) {
+    evo_status status = EVO_OK;
+    pthread_mutex_lock(&open_lock);
+    gpu_device *found = open_devices;
+    while (found && (found->vendor != vendor || found->base.index != index)) found = found->next;
+    if (!found) {
+        status = make_device(vendor, index, &found);
+        if (status == EVO_OK) {
+            found->next = open_devices;
+            open_devices = found;
+        }
+    }
+    if (status == EVO_OK) {
+        found->references++;
+        *device = &found->base;
+    }
+    pthread_mutex_unlock(&open_lock);
+    return status;
+}
+
+static void unload(gpu_device *device) {
+    void *saved;
+    if (gpu_enter(&device->base, &saved) != EVO_OK) return;
+    for (int f = 0; f < GPU_FUNCTION_COUNT; f++)
+        if (device->modules[f]) device->vendor->driver->module_unload(device->modules[f]);
+    gpu_leave(&device->base, saved);
+}
+
+void gpu_close(evo_device *base) {
+    gpu_device *device = own(base), **link = &open_devices;
+    pthread_mutex_lock(&open_lock);
+    if (--device->references == 0) {
+        while (*link != device) link = &(*link)->next;
+        *link = device->next;
+        unload(device);
+        device->vendor->driver->close(base->index, device->context);
+        pthread_mutex_destroy(&device->lock);
+        free(device);
+    }
+    pthread_mutex_unlock(&open_lock);
+}
+
+const evo_kernel *const *gpu_kernels(evo_op op, int *count) {
+    static const evo_kernel *const opm[] = { &gpu_opm_portable };
+    static const evo_kernel *const trimul[] = { &gpu_trimul_portable };
+    *count = 1;
+    return op == EVO_OP_OPM ? opm : trimul;
+}
+
+/* --- Functions --- */
+
+/* The module of a function's unit, loaded by the first function of the unit that is asked for. */
+static evo_status load_module(gpu_device *device, gpu_function function, void **module) {
+    const char *unit = functions[function].unit;
+    for (int f = 0; f < GPU_FUNCTION_COUNT; f++)
+        if (device->modules[f] && strcmp(functions[f].unit, unit) == 0) {
+            *module = device->modules[f];
+            return EVO_OK;
+        }
+    const gpu_image *image = find_image(device->vendor, unit, device->properties.arch);
+    if (!image) return fail_image(device->vendor, device->base.index, device->properties.arch);
+    const evo_status status =
+        device->vendor->driver->module_load(image->begin, (size_t)(image->end - image->begin), module);
+    if (status == EVO_OK) device->modules[function] = *module;
+    return status;
+}
+
+static evo_status load_function(gpu_device *device, gpu_function function) {
+    const gpu_driver *driver = device->vendor->driver;
+    void *module, *loaded;
+    evo_status status = load_module(device, function, &module);
+    if (status == EVO_OK) status = driver->function_get(module, functions[function].name, &loaded);
+    if (status == EVO_OK && functions[function].shared > shared_by_default)
+        status = driver->function_allow_shared(loaded, functions[function].shared);
+    if (status == EVO_OK) device->loaded[function] = loaded;
+    return status;
+}
+
+evo_status gpu_load(evo_device *base, const gpu_function *wanted, int count) {
+    gpu_device *device = own(base);
+    void *saved = NULL;
+    bool entered = false;
+    evo_status status = EVO_OK;
+    pthread_mutex_lock(&device->lock);
+    for (int w = 0; w < count && status == EVO_OK; w++) {
+        if (device->loaded[wanted[w]]) continue;
+        if (!entered) status = gpu_enter(base, &saved);
+        if (status != EVO_OK) break;
+        entered = true;
+        status = load_function(device, wanted[w]);
+    }
+    if (entered) gpu_leave(base, saved);
+    pthread_mutex_unlock(&device->lock);
+    return status;
+}
+
+evo_status gpu_launch(const evo_call *call, gpu_function function, int64_t x, int64_t y, int64_t z, const void *params,
+                      size_t size) {
+    if (x <= 0 || y <= 0 || z <= 0) return EVO_OK;
+    if (x > UINT32_MAX / functions[function].threads || y > GPU_GRID_LIMIT || z > GPU_GRID_LIMIT)
+        return evo_fail(EVO_ERROR_UNSUPPORTED, "%s: the grid of %lld x %lld x %lld blocks is more than a device takes",
+                        functions[function].name, (long long)x, (long long)y, (long long)z);
+    const gpu_grid grid = { (unsigned)x, (unsigned)y, (unsigned)z };
+    return driver_of(call->device)
+        ->launch(own(call->device)->loaded[function], grid, functions[function].threads, functions[function].shared,
+                 call->stream, params, size);
+}
+
+evo_status gpu_run(const evo_call *call, int stage, const evo_tile *tile) {
+    return call->kernel->stage[stage](call, tile);
+}
+
+/* --- What goes straight to the driver, in the device's context --- */
+
+evo_status gpu_enter(evo_device *device, void **saved) {
+    return driver_of(device)->enter(device->index, own(device)->context, saved);
+}
+
+void gpu_leave(evo_device *device, void *saved) {
+    driver_of(device)->leave(device->index, own(device)->context, saved);
+}
+
+#define IN_CONTEXT(device, function, ...)                                  \
+    do {                                                                   \
+        void *saved_;                                                      \
+        const evo_status entered_ = gpu_enter(device, &saved_);            \
+        if (entered_ != EVO_OK) return entered_;                           \
+        const evo_status status_ = driver_of(device)->function(__VA_ARGS__); \
+        gpu_leave(device, saved_);                                         \
+        return status_;                                                    \
+    } while (0)
+
+static evo_status allocate(evo_device *device, size_t bytes, void **memory) {
+    IN_CONTEXT(device, memory_alloc, bytes, memory);
+}
+
+evo_status gpu_memory_alloc(evo_device *device, size_t bytes, void **memory) {
+    const evo_status status = allocate(device, bytes, memory);
+    if (status == EVO_OK) return EVO_OK;
+    *memory = NULL;
+    return evo_fail(status, "evo_memory_alloc: bytes is %zu: %s", bytes, evo_last_error());
+}
+
+evo_status gpu_memory_free(evo_device *device, void *memory) {
+    IN_CONTEXT(device, memory_free, memory);
+}
+
+evo_status gpu_memory_copy(evo_device *device, void *target, const void *source, size_t bytes, evo_stream stream) {
+    IN_CONTEXT(device, memory_copy, target, source, bytes, stream);
+}
+
+evo_status gpu_memory_fill(evo_device *device, void *target, int value, size_t bytes, evo_stream stream) {
+    IN_CONTEXT(device, memory_fill, target, value, bytes, stream);
+}
+
+evo_status gpu_stream_create(evo_device *device, evo_stream *stream) {
+    IN_CONTEXT(device, stream_create, stream);
+}
+
+/* Asked before what a recording would not survive; the default stream cannot record. */
+static bool records(evo_device *device, evo_stream stream) {
+    bool recording = false;
+    return stream && gpu_stream_is_capturing(device, stream, &recording) == EVO_OK && recording;
+}
+
+static evo_status end_recording(evo_device *device, evo_stream stream, evo_graph *graph) {
+    IN_CONTEXT(device, graph_end, stream, graph);
+}
+
+static evo_status destroy(evo_device *device, evo_stream stream) {
+    IN_CONTEXT(device, stream_destroy, stream);
+}
+
+evo_status gpu_stream_destroy(evo_device *device, evo_stream stream) {
+    evo_graph unused = NULL;
+    if (records(device, stream) && end_recording(device, stream, &unused) == EVO_OK) gpu_graph_destroy(device, unused);
+    return destroy(device, stream);
+}
+
+static evo_status synchronize(evo_device *device, evo_stream stream) {
+    IN_CONTEXT(device, stream_synchronize, stream);
+}
+
+evo_status gpu_stream_synchronize(evo_device *device, evo_stream stream) {
+    if (records(device, stream))
+        return evo_fail(EVO_ERROR_CAPTURE,
+                        "evo_stream_synchronize: the stream records a graph, expected evo_graph_end first");
+    return synchronize(device, stream);
+}
+
+evo_status gpu_stream_wait_event(evo_device *device, evo_stream stream, evo_event event) {
+    IN_CONTEXT(device, stream_wait_event, stream, event);
+}
+
+evo_status gpu_stream_is_capturing(evo_device *device, evo_stream stream, bool *capturing) {
+    IN_CONTEXT(device, stream_is_capturing, stream, capturing);
+}
+
+evo_status gpu_event_create(evo_device *device, evo_event *event) {
+    IN_CONTEXT(device, event_create, event);
+}
+
+evo_status gpu_event_destroy(evo_device *device, evo_event event) {
+    IN_CONTEXT(device, event_destroy, event);
+}
+
+evo_status gpu_event_record(evo_device *device, evo_event event, evo_stream stream) {
+    IN_CONTEXT(device, event_record, event, stream);
+}
+
+evo_status gpu_event_synchronize(evo_device *device, evo_event event) {
+    IN_CONTEXT(device, event_synchronize, event);
+}
+
+evo_status gpu_event_elapsed(evo_device *device, evo_event start, evo_event stop, double *milliseconds) {
+    IN_CONTEXT(device, event_elapsed, start, stop, milliseconds);
+}
+
+static evo_status begin_recording(evo_device *device, evo_stream stream) {
+    IN_CONTEXT(device, graph_begin, stream);
+}
+
+evo_status gpu_graph_begin(evo_device *device, evo_stream stream) {
+    if (records(device, stream))
+        return evo_fail(EVO_ERROR_CAPTURE,
+                        "evo_graph_begin: the stream already records a graph, expected evo_graph_end first");
+    return begin_recording(device, stream);
+}
+
+evo_status gpu_graph_end(evo_device *device, evo_stream stream, evo_graph *graph) {
+    if (!records(device, stream))
+        return evo_fail(EVO_ERROR_CAPTURE,
+                        "evo_graph_end: the stream records no graph, expected evo_graph_begin first");
+    return end_recording(device, stream, graph);
+}
+
+evo_status gpu_graph_launch(evo_device *device, evo_graph graph, evo_stream stream) {
+    IN_CONTEXT(device, graph_launch, graph, stream);
+}
+
+evo_status gpu_graph_destroy(evo_device *device, evo_graph graph) {
+    IN_CONTEXT(device, graph_destroy, graph);
+}

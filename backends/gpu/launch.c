@@ -1,0 +1,85 @@
+/* launch.c: what the plan code of every op shares. */
+#include "backends/gpu/launch.h"
+
+gpu_tensor gpu_tensor_of(const evo_tensor *tensor, const void *data) {
+    gpu_tensor view = { (void *)(uintptr_t)data, { 0, 0, 0, 0 }, (int32_t)tensor->dtype, 0 };
+    const size_t four = tensor->dtype == EVO_FP32 ? 16 : 8; /* bytes of a load of four elements */
+    bool vector =
+        tensor->dtype != EVO_UINT8 && tensor->dtype != EVO_NONE && tensor->strides[3] == 1 && tensor->alignment >= four;
+    for (int d = 0; d < 4; d++) {
+        view.strides[d] = tensor->strides[d];
+        if (d < 3 && tensor->strides[d] % 4) vector = false;
+    }
+    view.vector = vector;
+    return view;
+}
+
+gpu_weight gpu_weight_of(const evo_weight *weight) {
+    const gpu_weight none = { NULL, { 0, 0 }, GPU_NONE, 0 };
+    if (!weight || !weight->data) return none;
+    return (gpu_weight){ weight->data, { weight->strides[0], weight->strides[1] }, (int32_t)weight->dtype, 0 };
+}
+
+static evo_status pack_vector(const evo_call *call, const evo_weight *weight, float fill, int64_t count, int64_t width,
+                              float *target) {
+    const gpu_pack_vector_params params = { gpu_weight_of(weight), target, (int32_t)count, (int32_t)width, fill, 0 };
+    return gpu_launch(call, GPU_PACK_VECTOR, gpu_blocks(width, GPU_PACK_THREADS), 1, 1, &params, sizeof params);
+}
+
+evo_status gpu_pack(const evo_call *call, const gpu_pack_item *item) {
+    const gpu_pack_matrix_params matrix = { gpu_weight_of(item->weight), item->target,        item->pitch, item->ins,
+                                            (int32_t)item->outs,         (int32_t)item->width };
+    const evo_status status = gpu_launch(call, GPU_PACK_MATRIX, gpu_blocks(item->ins * item->width, GPU_PACK_THREADS),
+                                         1, 1, &matrix, sizeof matrix);
+    return status != EVO_OK ? status : pack_vector(call, item->bias, 0.0f, item->outs, item->width, item->bias_target);
+}
+
+evo_status gpu_pack_norm(const evo_call *call, const evo_weight *weight, const evo_weight *bias, int64_t count,
+                         float *weight_target, float *bias_target) {
+    const int64_t width = gpu_round(count, GPU_STAGE_DEPTH);
+    const evo_status status = pack_vector(call, weight, 1.0f, count, width, weight_target);
+    return status != EVO_OK ? status : pack_vector(call, bias, 0.0f, count, width, bias_target);
+}
+
+int32_t gpu_columns_per_block(const evo_device *device, int64_t blocks, int64_t columns) {
+    const int64_t tiles = gpu_blocks(columns, GPU_PROJECT_COLUMNS);
+    const int64_t wanted = 2 * (int64_t)gpu_device_properties(device)->compute_units;
+    int64_t split = blocks > 0 ? gpu_blocks(wanted, blocks) : 1;
+    if (split > tiles) split = tiles;
+    return (int32_t)(gpu_blocks(tiles, split) * GPU_PROJECT_COLUMNS);
+}
+
+bool gpu_portable_takes(evo_compute compute, const evo_tensor *const *tensors, const char *const *names, int count,
+                        evo_text *why) {
+    if (compute == EVO_COMPUTE_FP64) {
+        evo_text_add(why, "computes fp32 at most, the descriptor asks for fp64");
+        return false;
+    }
+    for (int t = 0; t < count; t++)
+        if (tensors[t]->dtype == EVO_FP64) {
+            evo_text_add(why, "takes fp32, bf16 and fp16 tensors, %s is fp64", names[t]);
+            return false;
+        }
+    return true;
+}
+
+evo_status gpu_settle(evo_form *form, int64_t bytes, size_t limit) {
+    if (bytes < 0) return evo_fail(EVO_ERROR_SIZE_OVERFLOW, "the workspace would span more than 2^63 bytes");
+    if (limit && (uint64_t)bytes > limit)
+        return evo_fail(EVO_ERROR_WORKSPACE_LIMIT, "desc->workspace_limit is %zu, expected at least %lld bytes", limit,
+                        (long long)bytes);
+    form->workspace_size = (size_t)bytes;
+    return EVO_OK;
+}
+
+int64_t gpu_bytes(int64_t a, int64_t b, int64_t c, int64_t d) {
+    int64_t bytes = evo_product(a, b, c, d);
+    if (bytes < 0 || !evo_mul(bytes, (int64_t)sizeof(float), &bytes) || !evo_add(bytes, GPU_ALIGN - 1, &bytes))
+        return -1;
+    return bytes / GPU_ALIGN * GPU_ALIGN;
+}
+
+int64_t gpu_sum(int64_t a, int64_t b) {
+    int64_t sum;
+    return a >= 0 && b >= 0 && evo_add(a, b, &sum) ? sum : -1;
+}

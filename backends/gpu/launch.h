@@ -1,0 +1,98 @@
+/* launch.h: an open device, its kernels by number, and what the plan code of every op needs to launch them. */
+#ifndef EVO_BACKENDS_GPU_LAUNCH_H
+#define EVO_BACKENDS_GPU_LAUNCH_H
+
+#include "backends/gpu/gpu.h"
+#include "backends/gpu/kernels/params.h"
+
+/* The instance table in gpu.c has the names. */
+typedef enum gpu_function {
+    GPU_PACK_MATRIX,
+    GPU_PACK_VECTOR,
+    GPU_OPM_PROJECT,
+    GPU_OPM_OUTER,
+    GPU_OPM_OUTER_WIDE,
+    GPU_OPM_OUTER_SMALL,
+    GPU_OPM_WEIGH,
+    GPU_OPM_COMBINE,
+    GPU_TRIMUL_PROJECT,
+    GPU_TRIMUL_CONTRACT,
+    GPU_TRIMUL_CONTRACT_SMALL,
+    GPU_TRIMUL_FINISH,
+    GPU_TRIMUL_COPY,
+    GPU_FUNCTION_COUNT
+} gpu_function;
+
+enum {
+    GPU_ALIGN = 256,          /* bytes, of buffers within the workspace and the pack */
+    GPU_LAYOUT_PORTABLE = 16, /* pack layouts of tier `portable` */
+    GPU_LAYOUT_RAW_GATE = 17, /* the same, where the triangle multiplication's gate reads z itself */
+    GPU_GRID_LIMIT = 65535    /* blocks in y and z */
+};
+
+const gpu_properties *gpu_device_properties(const evo_device *device);
+
+/** True if the device has the shared memory that a block of the function takes. */
+bool gpu_fits(const evo_device *device, gpu_function function);
+
+/** Loads functions that are not loaded yet; thread-safe. */
+evo_status gpu_load(evo_device *device, const gpu_function *functions, int count);
+
+/** Launches a loaded function on the call's stream; a grid without blocks is nothing. */
+evo_status gpu_launch(const evo_call *call, gpu_function function, int64_t x, int64_t y, int64_t z, const void *params,
+                      size_t size);
+
+/** A tensor or a weight as kernels take it. `data` is written only where the op says so. */
+gpu_tensor gpu_tensor_of(const evo_tensor *tensor, const void *data);
+gpu_weight gpu_weight_of(const evo_weight *weight);
+
+/** One packed matrix [ins][pitch], of which `width` columns are written, and its bias [width]. */
+typedef struct gpu_pack_item {
+    const evo_weight *weight, *bias;
+    int64_t outs, ins;
+    float *target;
+    int64_t pitch, width;
+    float *bias_target;
+} gpu_pack_item;
+
+evo_status gpu_pack(const evo_call *call, const gpu_pack_item *item);
+
+/** A LayerNorm's weight and bias (NULL: ones and zeros) as kernels read them: gpu_round(count, GPU_STAGE_DEPTH) floats each. */
+evo_status gpu_pack_norm(const evo_call *call, const evo_weight *weight, const evo_weight *bias, int64_t count,
+                         float *weight_target, float *bias_target);
+
+/** Columns that one block of a project kernel should loop over, so that `blocks` of positions fill the device. */
+int32_t gpu_columns_per_block(const evo_device *device, int64_t blocks, int64_t columns);
+
+/** True if every tensor with a dtype is one that tier `portable` takes; else adds the reason. */
+bool gpu_portable_takes(evo_compute compute, const evo_tensor *const *tensors, const char *const *names, int count,
+                        evo_text *why);
+
+/** Fails unless `bytes` (-1: too many to count) fit the limit (0: none), and sets the form's workspace. */
+evo_status gpu_settle(evo_form *form, int64_t bytes, size_t limit);
+
+static inline int64_t gpu_round(int64_t value, int64_t multiple) {
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+static inline int64_t gpu_blocks(int64_t extent, int64_t tile) {
+    return (extent + tile - 1) / tile;
+}
+
+/** Bytes of a * b * c * d floats, rounded up to GPU_ALIGN; -1 if they cannot be counted or one of them cannot. */
+int64_t gpu_bytes(int64_t a, int64_t b, int64_t c, int64_t d);
+
+/** The sum of two such sizes. */
+int64_t gpu_sum(int64_t a, int64_t b);
+
+/** The next `bytes` of a buffer that is being laid out. */
+static inline float *gpu_take(uintptr_t *next, int64_t bytes) {
+    float *taken = (float *)*next;
+    *next += (uintptr_t)bytes;
+    return taken;
+}
+
+extern const evo_kernel gpu_opm_portable;
+extern const evo_kernel gpu_trimul_portable;
+
+#endif

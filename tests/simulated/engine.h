@@ -1,0 +1,127 @@
+/*
+ * engine.h: runs the threads of a grid, block by block, each thread on a fiber of its own until it waits for others.
+ * Which waiting wave and which of its lanes goes on is drawn from a seed; nothing else orders them, so that a barrier
+ * that is missing shows as a value that is not there yet. Shared memory begins each block as NaNs.
+ *
+ * Included by simulated_device.h, so compiled for each chip with -DEVO_SIMULATED_WAVE=32 or 64.
+ */
+#ifndef EVO_TESTS_SIMULATED_ENGINE_H
+#define EVO_TESTS_SIMULATED_ENGINE_H
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "chip.h"
+#include "fiber.h"
+
+namespace simulated {
+
+constexpr unsigned wave_lanes = EVO_SIMULATED_WAVE;
+
+/** Every byte of memory that nothing has been written to: a NaN in every floating-point type, -1 in the others. */
+constexpr int unwritten = 0xff;
+
+/** Where in the sources a thread waits; no file: it does not. */
+struct site {
+    const char *what; /* "block barrier", ... */
+    const char *file;
+    int line;
+    bool operator==(const site &other) const;
+};
+
+/** An asynchronous copy that was issued and has not been waited for. */
+struct pending_copy {
+    void *to;
+    const void *from;
+    unsigned size, given; /* bytes to write; bytes to read, the rest becomes zero */
+};
+
+struct thread {
+    fiber stack;
+    unsigned index[3];
+    unsigned wave, lane;
+    bool finished;
+    site where;
+    std::vector<pending_copy> copies;
+    std::vector<size_t> groups; /* where each committed group of copies ends */
+};
+
+/** A shared array that a kernel declares; the launch's dynamic one has no identity. */
+struct shared_memory {
+    const void *identity;
+    size_t size;
+    std::unique_ptr<unsigned char, void (*)(void *)> memory;
+};
+
+/** The largest value that lanes exchange at once. */
+struct slot {
+    unsigned char bytes[16];
+};
+
+struct wave {
+    unsigned lanes, arrived;
+    site where;                   /* of the lanes that arrived */
+    unsigned next, start, stride; /* the order in which lanes go on: (start + next * stride) modulo the wave size */
+    bool runnable;                /* whether it stands in the engine's list */
+    unsigned phase;               /* exchanges use two sets of slots in turn, so one meeting each is enough */
+    slot slots[2][wave_lanes];
+};
+
+class engine {
+  public:
+    bool run(const launch &work, char *report, size_t report_size);
+
+    /* What a kernel asks for; `running` is the thread that asks. */
+    thread *running = nullptr;
+    const launch *work = nullptr;
+    unsigned block_index[3] = {};
+
+    void meet_block(const site &where);
+    /** The block's array that `identity` stands for, made of unwritten bytes when the first of its threads asks. */
+    void *shared_array(const void *identity, size_t size);
+    /** Offers `mine` to the wave and returns what every lane offered. */
+    const slot *meet_wave(const slot &mine, const site &where);
+
+    void copy_issue(void *to, const void *from, unsigned size, unsigned given);
+    void copy_commit();
+    void copy_wait(unsigned newest_groups_to_leave);
+
+    /** Ends the launch with a report; for what a real device would trap or hang on. Does not return. */
+    [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+  private:
+    fiber root = fiber();
+    fiber *left = nullptr; /* the fiber that the last switch came from */
+    std::unique_ptr<fiber_stacks> stacks;
+    std::vector<thread> threads; /* at least as many as a block has */
+    std::vector<wave> waves;
+    std::vector<shared_memory> shared;
+    std::vector<unsigned> runnable; /* waves with lanes that can go on */
+    unsigned count = 0, finished = 0, arrived = 0;
+    int current = -1; /* the wave that runs, -1: to be drawn */
+    site where = {};  /* of the threads that arrived at the block's barrier */
+    bool failed = false;
+    uint64_t random_state = 0;
+    char *report = nullptr;
+    size_t report_size = 0;
+
+    uint64_t random();
+    void grow(unsigned threads_per_block);
+    void begin_block();
+    void release(wave &w);
+    void release_block();
+    thread *pick();
+    void go_on();
+    void finish();
+    void report_stuck();
+    static void thread_main();
+};
+
+/** The engine that runs in this OS thread. */
+extern thread_local engine *active __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+} // namespace simulated
+
+#endif

@@ -1,0 +1,312 @@
+/* simcuda.cpp: libsimcuda.so, the entry points of the CUDA driver that backends/cuda uses, over the simulated driver. */
+#include <cstdio>
+#include <cstring>
+
+#include "driver.h"
+
+using namespace simulated;
+
+#define ENTRY extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+driver *started = nullptr; /* by cuInit */
+std::mutex starting;
+
+/* Contexts that the calling thread has pushed; the last is current. A context is its device. */
+thread_local std::vector<device *> contexts;
+
+/* Opens every entry point that needs cuInit: takes the lock, and fails if the environment says so. */
+class call {
+  public:
+    explicit call(const char *name) {
+        if (!started) {
+            state = not_initialized;
+            return;
+        }
+        held = std::unique_lock<std::mutex>(started->lock);
+        state = started->injected(name);
+    }
+    status state;
+
+  private:
+    std::unique_lock<std::mutex> held;
+};
+
+device *current() {
+    return contexts.empty() || contexts.back()->retained == 0 ? nullptr : contexts.back();
+}
+
+device *find_device(int index) {
+    return index >= 0 && (size_t)index < started->devices.size() ? started->devices[(size_t)index].get() : nullptr;
+}
+
+} // namespace
+
+/* The first statements of an entry point: BEGIN needs cuInit, BEGIN_CURRENT a current context `d` too. */
+#define BEGIN                                                                                                         \
+    call here(__func__);                                                                                              \
+    if (here.state != success) return here.state
+#define BEGIN_CURRENT                                                                                                 \
+    BEGIN;                                                                                                            \
+    if (!current()) return invalid_context;                                                                           \
+    device &d = *current();                                                                                           \
+    (void)d
+
+ENTRY int cuInit(unsigned flags) {
+    static driver *made = nullptr;
+    std::lock_guard<std::mutex> held(starting);
+    if (flags) return invalid_value;
+    if (!made) {
+        static driver only({ "cuda", "sm_80", "sm_" });
+        made = &only;
+    }
+    const status injected = made->injected(__func__);
+    if (injected != success) return injected;
+    if (made->devices.empty()) return no_device;
+    started = made;
+    return success;
+}
+
+ENTRY int cuDriverGetVersion(int *version) {
+    *version = driver::version(12040);
+    return success;
+}
+
+ENTRY int cuGetErrorName(int code, const char **text) {
+    const error_text *found = find_error(code);
+    *text = found ? found->cuda_name : nullptr;
+    return found ? success : invalid_value;
+}
+
+ENTRY int cuGetErrorString(int code, const char **text) {
+    const error_text *found = find_error(code);
+    *text = found ? found->words : nullptr;
+    return found ? success : invalid_value;
+}
+
+/* ---- devices and contexts ---- */
+
+ENTRY int cuDeviceGetCount(int *count) {
+    BEGIN;
+    *count = (int)started->devices.size();
+    return success;
+}
+
+ENTRY int cuDeviceGet(int *made, int index) {
+    BEGIN;
+    if (!find_device(index)) return invalid_device;
+    *made = index;
+    return success;
+}
+
+ENTRY int cuDeviceGetName(char *name, int size, int index) {
+    BEGIN;
+    if (!find_device(index) || size < 1) return invalid_device;
+    snprintf(name, (size_t)size, "%s", find_device(index)->about->full_name);
+    return success;
+}
+
+ENTRY int cuDeviceTotalMem_v2(size_t *bytes, int index) {
+    BEGIN;
+    if (!find_device(index)) return invalid_device;
+    *bytes = find_device(index)->memory_size;
+    return success;
+}
+
+ENTRY int cuDeviceGetAttribute(int *value, int attribute, int index) {
+    BEGIN;
+    if (!find_device(index)) return invalid_device;
+    const facts &about = *find_device(index)->about;
+    const struct {
+        int attribute;
+        size_t value;
+    } known[] = {
+        { 1, about.max_threads },            /* MAX_THREADS_PER_BLOCK */
+        { 8, about.shared_default },         /* MAX_SHARED_MEMORY_PER_BLOCK */
+        { 10, (size_t)about.wave_size },     /* WARP_SIZE */
+        { 16, (size_t)about.compute_units }, /* MULTIPROCESSOR_COUNT */
+        { 75, (size_t)about.major },         /* COMPUTE_CAPABILITY_MAJOR */
+        { 76, (size_t)about.minor },         /* COMPUTE_CAPABILITY_MINOR */
+        { 97, about.shared_optin },          /* MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
+    };
+    for (const auto &row : known)
+        if (row.attribute == attribute) {
+            *value = (int)row.value;
+            return success;
+        }
+    return invalid_value;
+}
+
+ENTRY int cuDevicePrimaryCtxRetain(device **context, int index) {
+    BEGIN;
+    if (!find_device(index)) return invalid_device;
+    *context = find_device(index);
+    return started->retain(**context);
+}
+
+ENTRY int cuDevicePrimaryCtxRelease_v2(int index) {
+    BEGIN;
+    return find_device(index) ? started->release(*find_device(index)) : invalid_device;
+}
+
+ENTRY int cuCtxPushCurrent_v2(device *context) {
+    BEGIN;
+    if (!context || context->retained == 0) return invalid_context;
+    contexts.push_back(context);
+    return success;
+}
+
+ENTRY int cuCtxPopCurrent_v2(device **context) {
+    BEGIN;
+    if (contexts.empty()) return invalid_context;
+    if (context) *context = contexts.back();
+    contexts.pop_back();
+    return success;
+}
+
+ENTRY int cuCtxGetCurrent(device **context) {
+    BEGIN;
+    *context = contexts.empty() ? nullptr : contexts.back();
+    return success;
+}
+
+/* ---- kernels ---- */
+
+ENTRY int cuModuleLoadData(module **made, const void *image) {
+    BEGIN_CURRENT;
+    return started->module_load(d, image, made);
+}
+
+ENTRY int cuModuleUnload(module *unloaded) {
+    BEGIN_CURRENT;
+    return started->module_unload(unloaded);
+}
+
+ENTRY int cuModuleGetFunction(function **found, module *loaded, const char *name) {
+    BEGIN_CURRENT;
+    return started->function_get(loaded, name, found);
+}
+
+ENTRY int cuFuncSetAttribute(function *f, int attribute, int value) {
+    BEGIN_CURRENT;
+    const int max_dynamic_shared_size_bytes = 8;
+    return attribute == max_dynamic_shared_size_bytes ? started->function_allow_shared(f, value) : invalid_value;
+}
+
+/* Parameters come as one buffer: { 1, buffer, 2, &size, 0 }. */
+ENTRY int cuLaunchKernel(const function *f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                         unsigned block_y, unsigned block_z, unsigned shared, stream *in, void **params, void **extra) {
+    BEGIN_CURRENT;
+    const unsigned grid[3] = { grid_x, grid_y, grid_z }, block[3] = { block_x, block_y, block_z };
+    if (params || !extra || extra[0] != (void *)1 || extra[2] != (void *)2 || extra[4] != (void *)0)
+        return invalid_value;
+    return started->launch(d, f, grid, block, shared, in, extra[1], *(const size_t *)extra[3]);
+}
+
+/* ---- memory ---- */
+
+ENTRY int cuMemAlloc_v2(void **memory, size_t bytes) {
+    BEGIN_CURRENT;
+    return started->memory_alloc(d, bytes, memory);
+}
+
+ENTRY int cuMemFree_v2(void *memory) {
+    BEGIN_CURRENT;
+    return started->memory_free(memory);
+}
+
+ENTRY int cuMemcpyAsync(void *target, const void *source, size_t bytes, stream *in) {
+    BEGIN_CURRENT;
+    return started->memory_copy(d, target, source, bytes, in);
+}
+
+ENTRY int cuMemsetD8Async(void *target, unsigned char value, size_t bytes, stream *in) {
+    BEGIN_CURRENT;
+    return started->memory_fill(d, target, value, bytes, in);
+}
+
+/* ---- streams and events ---- */
+
+ENTRY int cuStreamCreate(stream **made, unsigned flags) {
+    BEGIN_CURRENT;
+    const unsigned non_blocking = 1;
+    return started->stream_create(d, flags != non_blocking, made);
+}
+
+ENTRY int cuStreamDestroy_v2(stream *destroyed) {
+    BEGIN_CURRENT;
+    return started->stream_destroy(destroyed);
+}
+
+ENTRY int cuStreamSynchronize(stream *waited) {
+    BEGIN_CURRENT;
+    return started->stream_synchronize(d, waited);
+}
+
+ENTRY int cuStreamWaitEvent(stream *in, event *waited, unsigned flags) {
+    BEGIN_CURRENT;
+    return flags ? invalid_value : started->stream_wait_event(d, in, waited);
+}
+
+ENTRY int cuStreamIsCapturing(stream *asked, int *state) {
+    BEGIN_CURRENT;
+    return started->stream_capturing(d, asked, state);
+}
+
+ENTRY int cuEventCreate(event **made, unsigned flags) {
+    BEGIN_CURRENT;
+    return flags ? invalid_value : started->event_create(d, made);
+}
+
+ENTRY int cuEventDestroy_v2(event *destroyed) {
+    BEGIN_CURRENT;
+    return started->event_destroy(destroyed);
+}
+
+ENTRY int cuEventRecord(event *recorded, stream *in) {
+    BEGIN_CURRENT;
+    return started->event_record(d, recorded, in);
+}
+
+ENTRY int cuEventSynchronize(event *waited) {
+    BEGIN_CURRENT;
+    return started->event_synchronize(waited);
+}
+
+ENTRY int cuEventElapsedTime(float *milliseconds, event *start, event *stop) {
+    BEGIN_CURRENT;
+    return started->event_elapsed(start, stop, milliseconds);
+}
+
+/* ---- graphs ---- */
+
+ENTRY int cuStreamBeginCapture_v2(stream *recorded, int mode) {
+    BEGIN_CURRENT;
+    return mode < 0 || mode > 2 ? invalid_value : started->capture_begin(d, recorded);
+}
+
+ENTRY int cuStreamEndCapture(stream *recorded, graph **made) {
+    BEGIN_CURRENT;
+    return started->capture_end(d, recorded, made);
+}
+
+ENTRY int cuGraphInstantiateWithFlags(graph_exec **made, graph *described, unsigned long long flags) {
+    BEGIN_CURRENT;
+    return flags ? invalid_value : started->graph_instantiate(d, described, made);
+}
+
+ENTRY int cuGraphLaunch(graph_exec *launched, stream *in) {
+    BEGIN_CURRENT;
+    return started->graph_launch(d, launched, in);
+}
+
+ENTRY int cuGraphDestroy(graph *destroyed) {
+    BEGIN_CURRENT;
+    return started->graph_destroy(destroyed);
+}
+
+ENTRY int cuGraphExecDestroy(graph_exec *destroyed) {
+    BEGIN_CURRENT;
+    return started->graph_exec_destroy(destroyed);
+}
