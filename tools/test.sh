@@ -11,7 +11,7 @@ Installs the packages that are missing (tools/install-deps.sh), builds in
 build-test/ with gcc and assertions, and runs all test suites: a few minutes.
 
   --all    instead: the formatting; gcc release, with a program built from an
-           install of it; a static and a debug build; all suites under
+           install of it; a static and a debug build; the simulated GPUs; all suites under
            AddressSanitizer with UndefinedBehaviorSanitizer, and under
            ThreadSanitizer (clang-19): up to half an hour on two cores
   --help   this text
@@ -147,6 +147,12 @@ PROGRAM
         LD_LIBRARY_PATH=$lib "$to/program"
 }
 
+# The GPU backends without a toolkit or GPU: all suites on the simulated devices, which add their own sanitizers.
+simulated() {
+    build build-test-simulated gcc g++ -Dbuildtype=release -Dbackends=cpu,cuda,hip -Dsimulated=true -Dexamples=false &&
+        run_tests build-test-simulated --suite simulated
+}
+
 static_build() {
     build build-test-static gcc g++ -Dbuildtype=release -Ddefault_library=static &&
         run_tests build-test-static --suite api --suite unit
@@ -171,6 +177,7 @@ step 'install' check_install build-test-release
 step 'static' static_build
 step 'static install' check_install build-test-static --static
 step 'clang debug, compile only' build build-test-debug clang-19 clang++-19 -Dbuildtype=debug
+step 'simulated GPUs' simulated
 step 'ASan and UBSan' build_and_test_slowly build-test-asan clang-19 clang++-19 \
     -Dbuildtype=debugoptimized -Db_sanitize=address,undefined -Db_lundef=false
 step 'TSan' build_and_test_slowly build-test-tsan clang-19 clang++-19 \
