@@ -2,8 +2,9 @@
  * evoformer.hpp: the C API for C++17: handles that free themselves, and exceptions in place of statuses. Descriptors,
  * weights and arguments are C's own structs; whatever has no method here is called as in C, within check().
  *
- * Handles are move-only. Memory, streams, events and graphs keep their context alive, so the order of destruction is
- * free, but for what the C API says of work that still runs.
+ * Handles are move-only; one that was moved from may be assigned to or destroyed, no more. Memory, streams, events and
+ * graphs keep their context alive, so the order of destruction is free, but for what the C API says of work that still
+ * runs.
  */
 #ifndef EVOFORMER_EVOFORMER_HPP
 #define EVOFORMER_EVOFORMER_HPP
@@ -51,8 +52,8 @@ class context {
         check(evo_context_create(device.c_str(), options, &handle));
         handle_ = std::shared_ptr<evo_context>(handle, evo_context_destroy);
     }
-    context(context &&) = default;            /**< The source may only be destroyed or assigned to. */
-    context &operator=(context &&) = default; /**< The source may only be destroyed or assigned to. */
+    context(context &&) = default;
+    context &operator=(context &&) = default;
     context(const context &) = delete;
     context &operator=(const context &) = delete;
 
