@@ -144,7 +144,9 @@ module evoformer
     !  are in elements, one an index from the slowest on (unused ones stay 0), and may be zero (an input that is
     !  repeated along that index) or negative; all zero means contiguous.
     type, bind(c) :: evo_tensor
+        !> EVO_NONE: there is no such tensor
         integer(c_int) :: dtype = EVO_NONE
+        !> in elements, of the slowest index first; all 0: contiguous
         integer(c_int64_t) :: strides(4) = 0
         !> bytes, a power of two that every pointer given at execute will keep; 0: 16 bytes
         integer(c_size_t) :: alignment = 0_c_size_t
@@ -160,6 +162,7 @@ module evoformer
         type(c_ptr) :: data = c_null_ptr
         !> EVO_FP64, EVO_FP32, EVO_BF16 or EVO_FP16, whatever the activations have
         integer(c_int) :: dtype = EVO_NONE
+        !> in elements; all 0: contiguous
         integer(c_int64_t) :: strides(2) = 0
     end type evo_weight
     integer, parameter, private :: weight_is_as_in_c = 1 / merge(1, 0, storage_size(evo_weight()) == 256)
@@ -168,6 +171,7 @@ module evoformer
     type, bind(c) :: evo_plan_info
         !> sizeof(evo_plan_info)
         integer(c_size_t) :: size = 64_c_size_t
+        !> what it computes
         integer(c_int) :: op = EVO_OP_OPM
         !> what it computes in: at least what the descriptor asked for
         integer(c_int) :: compute = EVO_COMPUTE_FP32
@@ -235,7 +239,9 @@ module evoformer
         integer(c_int) :: biases = EVO_OPM_BIAS_ALL
         !> EVO_ALIAS_NONE or EVO_ALIAS_RESIDUAL
         integer(c_int) :: alias = EVO_ALIAS_NONE
+        !> before or after W_o
         integer(c_int) :: divide = EVO_DIVIDE_BEFORE
+        !> which of a and b are masked
         integer(c_int) :: mask_sides = EVO_MASK_BOTH
         !> at least 0
         real(c_double) :: count_eps = 0.0_c_double
@@ -245,7 +251,9 @@ module evoformer
         real(c_double) :: layer_norm_eps = 1e-5_c_double
         !> largest mask value that fast kernels must hold; above it they take a slower path
         real(c_double) :: mask_max = 1.0_c_double
+        !> the least accuracy
         integer(c_int) :: compute = EVO_COMPUTE_FP32
+        !> EVO_INFERENCE
         integer(c_int) :: propagation = EVO_INFERENCE
         !> bytes; the plan takes a form that fits, or fails and says the least; 0: no limit
         integer(c_size_t) :: workspace_limit = 0_c_size_t
@@ -270,7 +278,7 @@ module evoformer
         type(evo_weight) :: b_weight
         !> (c)
         type(evo_weight) :: b_bias
-        !> (c * c, c_z), column c_a * c + c_b
+        !> (c * c, c_z), of c * c index c_a * c + c_b
         type(evo_weight) :: out_weight
         !> (c_z)
         type(evo_weight) :: out_bias
@@ -281,11 +289,13 @@ module evoformer
     type, bind(c) :: evo_opm_args
         !> sizeof(evo_opm_args)
         integer(c_size_t) :: size = 40_c_size_t
+        !> (c_m, N, S, B)
         type(c_ptr) :: m = c_null_ptr
         !> NULL if the descriptor has none
         type(c_ptr) :: mask = c_null_ptr
         !> NULL if the descriptor has none
         type(c_ptr) :: residual = c_null_ptr
+        !> (c_z, N, N, B)
         type(c_ptr) :: out = c_null_ptr
     end type evo_opm_args
     integer, parameter, private :: opm_args_is_as_in_c = 1 / merge(1, 0, storage_size(evo_opm_args()) == 320)
@@ -341,13 +351,17 @@ module evoformer
         integer(c_int) :: biases = EVO_TRIMUL_BIAS_ALL
         !> EVO_ALIAS_..., or'ed
         integer(c_int) :: alias = EVO_ALIAS_NONE
+        !> which index is summed
         integer(c_int) :: direction = EVO_OUTGOING
+        !> what the output gate reads
         integer(c_int) :: gate_input = EVO_GATE_NORMED
         !> of both LayerNorms, at least 0; 1e-5 in every published model
         real(c_double) :: layer_norm_eps = 1e-5_c_double
         !> largest mask value that fast kernels must hold; above it they take a slower path
         real(c_double) :: mask_max = 1.0_c_double
+        !> the least accuracy
         integer(c_int) :: compute = EVO_COMPUTE_FP32
+        !> EVO_INFERENCE
         integer(c_int) :: propagation = EVO_INFERENCE
         !> bytes; the plan takes a form that fits, or fails and says the least; 0: no limit
         integer(c_size_t) :: workspace_limit = 0_c_size_t
@@ -399,11 +413,13 @@ module evoformer
     type, bind(c) :: evo_trimul_args
         !> sizeof(evo_trimul_args)
         integer(c_size_t) :: size = 40_c_size_t
+        !> (c_z, N, N, B)
         type(c_ptr) :: z = c_null_ptr
         !> NULL if the descriptor has none
         type(c_ptr) :: mask = c_null_ptr
         !> NULL if the descriptor has none; may equal z
         type(c_ptr) :: residual = c_null_ptr
+        !> (c_out, N, N, B)
         type(c_ptr) :: out = c_null_ptr
     end type evo_trimul_args
     integer, parameter, private :: trimul_args_is_as_in_c = 1 / merge(1, 0, storage_size(evo_trimul_args()) == 320)

@@ -52,7 +52,9 @@ class context {
         check(evo_context_create(device.c_str(), options, &handle));
         handle_ = std::shared_ptr<evo_context>(handle, evo_context_destroy);
     }
+    /** Takes the other's device. */
     context(context &&) = default;
+    /** Takes the other's device. */
     context &operator=(context &&) = default;
     context(const context &) = delete;
     context &operator=(const context &) = delete;
