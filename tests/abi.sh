@@ -25,8 +25,11 @@ git -C "$root" archive "$tag" | tar -x -C "$scratch/old/source"
 
 # build SOURCE DIR: the shared library with the debugging information that abidiff reads.
 build() {
-    meson setup "$2/build" "$1" -Dbuildtype=debugoptimized -Ddefault_library=shared -Dtools=false -Dtests=false \
-        -Dexamples=false >"$2/log" 2>&1 && ninja -C "$2/build" >>"$2/log" 2>&1 || { cat "$2/log"; return 1; }
+    if ! meson setup "$2/build" "$1" -Dbuildtype=debugoptimized -Ddefault_library=shared -Dtools=false -Dtests=false \
+        -Dexamples=false >"$2/log" 2>&1 || ! ninja -C "$2/build" >>"$2/log" 2>&1; then
+        cat "$2/log"
+        return 1
+    fi
 }
 soname() {
     objdump -p "$1" | sed -n 's/^ *SONAME *//p'

@@ -128,8 +128,8 @@ build_and_test_slowly() {
 }
 
 check_format() {
-    find include src backends tests tools examples -name '*.[ch]' -o -name '*.[ch]pp' | xargs \
-        clang-format-19 --dry-run -Werror --ferror-limit=5
+    find include src backends tests tools examples \( -name '*.[ch]' -o -name '*.[ch]pp' \) -exec \
+        clang-format-19 --dry-run -Werror --ferror-limit=5 {} +
 }
 
 # The GPU backends without a toolkit or GPU: all suites on the simulated devices, which add their own sanitizers.
