@@ -54,7 +54,7 @@ def main():
     if len(sys.argv) != 5:
         sys.exit("usage: embed.py BUILD-DIR SOURCE-DIR LANGUAGE WAY")
     build, source, language, way = sys.argv[1:]
-    missing = [name for key in (language, way) for name in NEEDS.get(key, []) if shutil.which(name) is None]
+    missing = [name for key in (language, way.split(" ")[0]) for name in NEEDS.get(key, []) if shutil.which(name) is None]
     if missing:
         print("skipped: no " + ", ".join(missing))
         sys.exit(77)
