@@ -308,6 +308,7 @@ template <class FORM, bool WHOLE> EVO_DEVICE void make_pairs(const gpu_opm_outer
     }
 }
 
+#if defined(EVO_LARGE_SHARED)
 EVO_KERNEL(evo_opm_outer, gpu_opm_outer_params, GPU_OPM_THREADS, 2) {
     EVO_DYNAMIC_SHARED(shared);
     make_pairs<large_form, true>(p, reinterpret_cast<float *>(shared));
@@ -317,6 +318,7 @@ EVO_KERNEL(evo_opm_outer_wide, gpu_opm_outer_params, GPU_OPM_THREADS, 2) {
     EVO_DYNAMIC_SHARED(shared);
     make_pairs<large_form, false>(p, reinterpret_cast<float *>(shared));
 }
+#endif
 
 EVO_KERNEL(evo_opm_outer_small, gpu_opm_outer_params, GPU_OPM_THREADS, 2) {
     EVO_DYNAMIC_SHARED(shared);
