@@ -12,9 +12,9 @@ build-test/ with gcc and assertions, and runs all test suites: a few minutes.
 
   --all    instead: the formatting; gcc release; a static and a debug build; the
            documentation site; the binary interface against the last version;
-           the simulated GPUs; all suites under AddressSanitizer with
-           UndefinedBehaviorSanitizer, and under ThreadSanitizer (clang-19): up
-           to half an hour on two cores
+           the simulated GPUs; both GPU backends compiled for every architecture;
+           all suites under AddressSanitizer with UndefinedBehaviorSanitizer, and
+           under ThreadSanitizer (clang-19): up to half an hour on two cores
   --help   this text
 
 The device to test is taken from EVO_TEST_DEVICE (default cpu). The last line is
@@ -67,7 +67,8 @@ step() {
     echo "== $name: $verdict, $(($(date +%s) - began)) s"
 }
 
-# build DIR CC CXX OPTION…: configures, again if need be, and compiles with warnings as errors.
+# build DIR CC CXX OPTION…: configures, again if need be, and compiles with warnings as errors: all, or what $targets names.
+targets=
 build() {
     dir=$1
     cc=$2
@@ -82,7 +83,7 @@ build() {
         return 1
     fi
     rm -f "$log"
-    ninja -C "$dir"
+    ninja -C "$dir" $targets
 }
 
 # run_tests DIR OPTION…: runs the Meson tests and counts them.
@@ -138,6 +139,31 @@ simulated() {
         run_tests build-test-simulated --suite simulated
 }
 
+# nvcc 13.0 from PyPI, in a folder of its own, where the machine has none; its version is that of the oldest driver that takes
+# the PTX. These four packages are a working nvcc: the driver program with ptxas, the front end, and two sets of headers.
+find_nvcc() {
+    if command -v nvcc >/dev/null 2>&1 || [ -x /usr/local/cuda/bin/nvcc ]; then return 0; fi
+    if [ ! -f build-test-nvcc/complete ]; then
+        python3 -m venv --clear build-test-nvcc &&
+            build-test-nvcc/bin/pip install --quiet --disable-pip-version-check 'nvidia-cuda-nvcc==13.0.*' \
+                'nvidia-nvvm==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-runtime==13.0.*' &&
+            touch build-test-nvcc/complete || return 1
+    fi
+    # It finds its parts beside the name that it is called by, so that a link would not do.
+    PATH=$(dirname "$(find "$PWD/build-test-nvcc" -path '*/nvidia/cu13/bin/nvcc')"):$PATH
+}
+
+# Both GPU backends by their compilers, for every architecture; no GPU and no driver is needed.
+gpu_images() {
+    find_nvcc || return 1
+    targets=test-images
+    build build-test-gpu gcc g++ -Dbuildtype=release -Dbackends=cpu,cuda,hip -Dexamples=false &&
+        run_tests build-test-gpu --suite images
+    status=$?
+    targets=
+    return $status
+}
+
 # The static library alone: hidden names, and programs of others that link it.
 static_build() {
     build build-test-static gcc g++ -Dbuildtype=release -Ddefault_library=static &&
@@ -167,6 +193,7 @@ step 'binary interface' sh tests/abi.sh build-test-abi
 step 'static' static_build
 step 'clang debug, compile only' build build-test-debug clang-19 clang++-19 -Dbuildtype=debug
 step 'simulated GPUs' simulated
+step 'GPU images' gpu_images
 step 'ASan and UBSan' build_and_test_slowly build-test-asan clang-19 clang++-19 \
     -Dbuildtype=debugoptimized -Db_sanitize=address,undefined -Db_lundef=false
 step 'TSan' build_and_test_slowly build-test-tsan clang-19 clang++-19 \
