@@ -9,8 +9,7 @@
 enum {
     EVO_BLOCKED_THREADS = 0,
     EVO_BLOCKED_SCRATCH = 1, /**< floats a thread */
-    EVO_BLOCKED_PAIRS = 2,   /**< whether products are of bf16 numbers, two a word */
-    EVO_BLOCKED_FORM = 3     /**< the op's own */
+    EVO_BLOCKED_PAIRS = 2    /**< whether products are of bf16 numbers, two a word */
 };
 
 enum {

@@ -10,7 +10,7 @@
  */
 #include "backends/cpu/blocked/blocked.h"
 
-/* What tuning[EVO_BLOCKED_FORM] says. */
+/* form->order */
 enum {
     OUTER_FIRST = 0,
     WEIGHT_FIRST = 1
@@ -123,7 +123,7 @@ static work begin(const evo_call *call, const evo_tile *tile) {
     work k = { .call = call, .d = &call->problem->desc.opm, .isa = evo_blocked_isa(call), .tile = tile };
     cpu_parts pack = { call->pack, 0 }, buffers = { evo_blocked_buffers(call), 0 };
     const evo_schedule *schedule = &call->form->schedule;
-    k.order = call->form->tuning[EVO_BLOCKED_FORM];
+    k.order = call->form->order;
     k.numbers = evo_blocked_numbers(call);
     k.w = map_weights(k.d, k.numbers, &pack);
     k.shape = find_shape(k.d, k.numbers, k.order, schedule->rows, schedule->cols);
@@ -458,8 +458,11 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     const cpu_numbers n = evo_blocked_choose(device, d->compute);
     const int64_t limit =
         d->workspace_limit && d->workspace_limit < INT64_MAX ? (int64_t)d->workspace_limit : INT64_MAX - 1;
-    const int64_t order = choose_order(d, n), step = evo_blocked_step(n.isa, d->n);
+    const int64_t order = problem->order ? problem->order - 1 : choose_order(d, n),
+                  step = evo_blocked_step(n.isa, d->n);
     int64_t rows = d->n, cols = d->n, threads = evo_cpu_threads(device);
+    if (order == WEIGHT_FIRST && (n.pairs || d->s == 0))
+        return evo_fail(EVO_ERROR_UNSUPPORTED, "weight first takes fp32 products and S of at least 1");
     /* m may be repeated along S, so that no tensor bounds it; below, c * S stands in products with a few lanes. */
     if (evo_product(d->c, d->s, 1024, 1) < 0)
         return evo_fail(EVO_ERROR_SIZE_OVERFLOW, "the workspace would span more than 2^63 bytes");
@@ -479,12 +482,15 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     map_weights(d, n, &parts);
     form->pack_size = (size_t)parts.taken * sizeof(float);
     form->schedule = (evo_schedule){ 1, rows > 0 ? rows : 1, cols > 0 ? cols : 1, d->c };
-    form->tuning[EVO_BLOCKED_FORM] = order;
+    form->order = (int)order;
     return EVO_OK;
 }
 
+static const char *const orders[] = { "blocked/outer-first", "blocked/weight-first", NULL };
+
 const evo_kernel evo_cpu_opm_blocked = {
     .name = "blocked",
+    .orders = orders,
     .supports = supports,
     .plan = plan,
     .stage = { [EVO_STAGE_PACK] = pack, [EVO_STAGE_OPM_PROJECT] = project, [EVO_STAGE_OPM_OUTER] = outer },
