@@ -19,9 +19,9 @@ enum {
     MOST_EXECUTIONS = 100, /* of a graph */
     MOST_REPLAYS = 32,     /* of a turn */
     MOST_GRAPHS = 100,
+    TRIAL_EXECUTIONS = 20,
     LEAST_RUNS = 5,
-    MOST_RUNS = 4096,
-    SPACERS = 8
+    MOST_RUNS = 4096
 };
 
 static const double replay_ms = 1.0, turn_ms = 10.0, rest_ms = 10.0;
@@ -44,7 +44,7 @@ struct clock {
     const struct bench_device *device;
     const struct bench_settings *settings;
     evo_event events[MOST_REPLAYS + 1];
-    void *scratch; /* what --cold writes, or what is written to bridge the launch of a replay after a rest */
+    void *scratch; /* what is written before a replay of --cold, and of --burst to bridge its launch */
     size_t scratch_size;
 };
 
@@ -53,7 +53,7 @@ static bool make_clock(struct clock *c, struct io_error *error) {
     for (int i = 0; i <= MOST_REPLAYS && good; i++) {
         good = bench_good(evo_event_create(c->device->context, &c->events[i]), error);
     }
-    c->scratch_size = c->settings->cold ? (size_t)c->settings->cache : c->settings->burst ? 4u << 20 : 0;
+    c->scratch_size = c->settings->cold || c->settings->burst ? (size_t)c->settings->cache : 0;
     return good && bench_good(evo_memory_alloc(c->device->context, c->scratch_size, &c->scratch), error);
 }
 
@@ -86,14 +86,10 @@ static bool prepare_state(struct clock *c, struct io_error *error) {
         (void)nanosleep(&rest, NULL);
     }
     /* After the rest the device is kept busy while the host still launches, so that the gap is not timed. */
-    int fills = c->settings->cold ? 1 : c->settings->burst && !c->device->cpu ? SPACERS : 0;
-    for (int i = 0; i < fills; i++) {
-        if (!bench_good(evo_memory_fill(c->device->context, c->scratch, i, c->scratch_size, c->device->stream),
-                        error)) {
-            return false;
-        }
+    if (!c->settings->cold && (!c->settings->burst || c->device->cpu)) {
+        return true;
     }
-    return true;
+    return bench_good(evo_memory_fill(c->device->context, c->scratch, 1, c->scratch_size, c->device->stream), error);
 }
 
 static bool execute(struct clock *c, struct subject *s, int count, struct io_error *error) {
@@ -113,12 +109,36 @@ static bool replay(struct clock *c, struct subject *s, struct io_error *error) {
     return bench_good(evo_graph_launch(c->device->context, graph, c->device->stream), error);
 }
 
-/* The second execution's time: the first loads what there is to load. */
-static bool estimate(struct clock *c, struct subject *s, struct io_error *error) {
+/* Milliseconds of the second call: the first loads what there is to load. */
+static bool time_second(struct clock *c, struct subject *s, evo_graph graph, double *milliseconds,
+                        struct io_error *error) {
     bool good = true;
     for (int i = 0; i < 2 && good; i++) {
-        good = record(c, 0, error) && execute(c, s, 1, error) && record(c, 1, error) && wait_for_all(c, error) &&
-               elapsed(c, 0, &s->estimate, error);
+        good = record(c, 0, error) &&
+               (graph == NULL ? execute(c, s, 1, error)
+                              : bench_good(evo_graph_launch(c->device->context, graph, c->device->stream), error)) &&
+               record(c, 1, error) && wait_for_all(c, error) && elapsed(c, 0, milliseconds, error);
+    }
+    return good;
+}
+
+/* A graph of some executions, each on the next set. */
+static bool make_graph(struct clock *c, struct subject *s, int executions, evo_graph *graph, struct io_error *error) {
+    if (!bench_good(evo_graph_begin(c->device->context, c->device->stream), error)) {
+        return false;
+    }
+    bool good = execute(c, s, executions, error);
+    return bench_good(evo_graph_end(c->device->context, c->device->stream, graph), error) && good;
+}
+
+/* How long an execution takes, and so how many a replay holds. What is launched one by one may be slower than a graph. */
+static bool estimate(struct clock *c, struct subject *s, bool graphs, struct io_error *error) {
+    evo_graph trial = NULL;
+    bool good = time_second(c, s, NULL, &s->estimate, error);
+    if (good && graphs && !c->settings->cold && s->estimate < replay_ms) {
+        good = make_graph(c, s, TRIAL_EXECUTIONS, &trial, error) && time_second(c, s, trial, &s->estimate, error);
+        s->estimate /= TRIAL_EXECUTIONS;
+        (void)evo_graph_destroy(c->device->context, trial);
     }
     s->estimate = fmax(s->estimate, 1e-4);
     double fit = replay_ms / s->estimate;
@@ -128,20 +148,15 @@ static bool estimate(struct clock *c, struct subject *s, struct io_error *error)
 
 /* Graphs that together take every one of `sets` sets. */
 static bool make_graphs(struct clock *c, struct subject *s, int sets, struct io_error *error) {
-    evo_context *context = c->device->context;
     int count = (sets + s->executions - 1) / s->executions;
-    for (int i = 0; i < count && i < MOST_GRAPHS; i++) {
-        if (!bench_good(evo_graph_begin(context, c->device->stream), error)) {
-            return false;
-        }
-        bool good = execute(c, s, s->executions, error);
+    bool good = true;
+    for (int i = 0; i < count && i < MOST_GRAPHS && good; i++) {
         evo_graph graph = NULL;
-        if (!bench_good(evo_graph_end(context, c->device->stream, &graph), error) || !good) {
-            return false;
-        }
-        s->graphs[s->graph_count++] = graph;
+        good = make_graph(c, s, s->executions, &graph, error);
+        s->graphs[s->graph_count] = graph;
+        s->graph_count += graph != NULL;
     }
-    return true;
+    return good;
 }
 
 static bool start_subject(struct clock *c, struct subject *s, int sets, struct io_error *error) {
@@ -149,7 +164,8 @@ static bool start_subject(struct clock *c, struct subject *s, int sets, struct i
     if (s->runs == NULL) {
         return io_fail(error, "out of memory");
     }
-    return estimate(c, s, error) && (sets == 0 || c->device->cpu || make_graphs(c, s, sets, error));
+    bool graphs = sets > 0 && !c->device->cpu;
+    return estimate(c, s, graphs, error) && (!graphs || make_graphs(c, s, sets, error));
 }
 
 static void free_subject(struct clock *c, struct subject *s) {
