@@ -308,7 +308,7 @@ static const char *state_name(const struct bench_settings *s) {
 /* Six digits; 0 and below stand for what is not known. */
 static void add_number(cJSON *row, const char *name, double value) {
     char text[32];
-    (void)snprintf(text, sizeof text, value > 0.0 ? "%.6g" : "null", value);
+    (void)snprintf(text, sizeof text, value > 0.0 && isfinite(value) ? "%.6g" : "null", value);
     (void)cJSON_AddRawToObject(row, name, text);
 }
 
