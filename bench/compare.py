@@ -243,6 +243,8 @@ def print_rows(problem, subjects, errors, common, ceiling):
 def compare(library, op, sizes, outgoing, compute, clock, ceilings, device, options):
     options.op, options.shape, options.outgoing, options.compute = op, sizes, outgoing, compute
     torch.manual_seed(0)
+    if clock.gpu:
+        torch.cuda.empty_cache()  # the last shape's graphs
     problem = Problem(library, op, sizes, outgoing, compute, options.kernel, device)
     if options.compile:
         torch._dynamo.reset()  # else the shapes so far count against its limit of recompilations
