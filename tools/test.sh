@@ -12,6 +12,7 @@ build-test/ with gcc and assertions, and runs all test suites: a few minutes.
 
   --all    instead: the formatting; gcc release; a static and a debug build; the
            documentation site; the binary interface against the last version;
+           the CPU kernels of all x86 sets, emulated, and of AArch64 under qemu;
            the simulated GPUs; both GPU backends compiled for every architecture;
            all suites under AddressSanitizer with UndefinedBehaviorSanitizer, and
            under ThreadSanitizer (clang-19): up to half an hour on two cores
@@ -164,6 +165,18 @@ gpu_images() {
     return $status
 }
 
+# The CPU kernels as compiled for x86 sets that this machine may lack, in plain C of the same shapes.
+emulated_sets() {
+    build build-test-emulated gcc g++ -Dbuildtype=release -Demulated=true -Dexamples=false &&
+        run_tests build-test-emulated --suite isa
+}
+
+# AArch64: NEON, and SVE and BF16 of an emulated processor.
+aarch64() {
+    build build-test-aarch64 gcc g++ --cross-file tools/cross/aarch64.ini -Dbuildtype=release -Dtools=false \
+        -Dexamples=false && run_tests build-test-aarch64 --timeout-multiplier 4
+}
+
 # The static library alone: hidden names, and programs of others that link it.
 static_build() {
     build build-test-static gcc g++ -Dbuildtype=release -Ddefault_library=static &&
@@ -192,6 +205,8 @@ step 'documentation site' python3 tools/site.py build-test-release/site
 step 'binary interface' sh tests/abi.sh build-test-abi
 step 'static' static_build
 step 'clang debug, compile only' build build-test-debug clang-19 clang++-19 -Dbuildtype=debug
+step 'emulated instruction sets' emulated_sets
+step 'AArch64' aarch64
 step 'simulated GPUs' simulated
 step 'GPU images' gpu_images
 step 'ASan and UBSan' build_and_test_slowly build-test-asan clang-19 clang++-19 \

@@ -126,8 +126,8 @@ INLINE vec vec_exp(vec x) {
     p = p * r + 4.16683890e-02f;
     p = p * r + 1.66665211e-01f;
     p = p * r + 4.99999940e-01f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
+    const vec sum = 1.0f + r, rest = r - (sum - 1.0f); /* 1 + r exactly, so that only the last sum's rounding counts */
+    p = sum + (p * (r * r) + rest);
     p = p * vec_of(uvec_of(shifted) << 23) * 0x1p-64f;
     return vec_of(uvec_of(p) & ~vec_less(x, vec_all(-104.0f))); /* less than half the least number */
 }
@@ -140,7 +140,7 @@ INLINE vec vec_sigmoid(vec x) {
     const vec one = vec_all(1.0f), e = vec_exp(vec_of(uvec_of(x) | 0x80000000u));
     const vec sum = one + e, rest = e - (sum - one);
     const vec q = vec_choose(vec_less(x, vec_all(0.0f)), e, one) / sum;
-    return q - q * (rest * 0.9f);
+    return q - q * (rest * (one - 0.5f * e));
 }
 
 #endif
