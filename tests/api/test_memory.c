@@ -15,7 +15,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,8 +22,9 @@
 #include <evoformer/evoformer.h>
 
 enum {
-    SLACK = 3 << 20, /* bytes: stacks of the threads, pages of code, a sanitizer's own */
+    SLACK = 2 << 20, /* bytes: pages of code and stack */
     N = 192,
+    SMALL = 24, /* an execute of this size goes before: threads have their stacks then, and sanitizers what they add */
     S = 48,
     SIDE = 64 /* channels: a hidden N * N * SIDE would be 9 MB, an N * N * SIDE * SIDE 600 MB */
 };
@@ -35,10 +35,11 @@ static void check(evo_status status) {
     exit(2);
 }
 
+/* One by one, so that a sanitizer's shadow of it is touched too. */
 static void *touched(evo_context *context, size_t bytes) {
     void *memory;
     check(evo_memory_alloc(context, bytes, &memory));
-    memset(memory, 0x3e, bytes); /* floats of about 0.19 */
+    for (size_t k = 0; k < bytes / sizeof(float); k++) ((float *)memory)[k] = 0.125f * (float)(k % 7);
     return memory;
 }
 
@@ -74,18 +75,18 @@ static given give(evo_context *context, const evo_plan *plan, evo_plan_info *inf
                     touched(context, info->workspace_size) };
 }
 
-static size_t grown_by_trimul(evo_context *context) {
+static size_t grown_by_trimul(evo_context *context, int64_t n) {
     evo_trimul_desc d = EVO_TRIMUL_DESC_INIT;
     evo_trimul_weights w = EVO_TRIMUL_WEIGHTS_INIT;
     evo_plan_info info = EVO_PLAN_INFO_INIT;
     evo_plan *plan;
     evo_pack *pack;
-    d.n = N;
+    d.n = n;
     d.c_z = d.c = SIDE;
     d.mask.dtype = EVO_FP32;
     check(evo_trimul_plan_create(context, &d, &plan));
-    const size_t z = sizeof(float) * N * N * SIDE;
-    const given g = give(context, plan, &info, z, sizeof(float) * N * N, z);
+    const size_t pairs = sizeof(float) * (size_t)(n * n);
+    const given g = give(context, plan, &info, pairs * SIDE, pairs, pairs * SIDE);
     fill(&w.norm_in_weight, &w.out_gate_bias, g.weights);
     const evo_trimul_args args = { sizeof args, g.in, g.mask, NULL, g.out };
     const size_t before = resident();
@@ -94,19 +95,19 @@ static size_t grown_by_trimul(evo_context *context) {
     return peak() > before ? peak() - before : 0;
 }
 
-static size_t grown_by_opm(evo_context *context) {
+static size_t grown_by_opm(evo_context *context, int64_t n) {
     evo_opm_desc d = EVO_OPM_DESC_INIT;
     evo_opm_weights w = EVO_OPM_WEIGHTS_INIT;
     evo_plan_info info = EVO_PLAN_INFO_INIT;
     evo_plan *plan;
     evo_pack *pack;
     d.s = S;
-    d.n = N;
+    d.n = n;
     d.c_m = d.c = d.c_z = SIDE;
     d.mask.dtype = EVO_FP32;
     check(evo_opm_plan_create(context, &d, &plan));
-    const given g =
-        give(context, plan, &info, sizeof(float) * S * N * SIDE, sizeof(float) * S * N, sizeof(float) * N * N * SIDE);
+    const size_t rows = sizeof(float) * S * (size_t)n, pairs = sizeof(float) * (size_t)(n * n);
+    const given g = give(context, plan, &info, rows * SIDE, rows, pairs * SIDE);
     fill(&w.norm_weight, &w.out_bias, g.weights);
     const evo_opm_args args = { sizeof args, g.in, g.mask, NULL, g.out };
     const size_t before = resident();
@@ -116,13 +117,14 @@ static size_t grown_by_opm(evo_context *context) {
 }
 
 /* Each in a process of its own, as a peak cannot be taken back. */
-static void test_peak(size_t (*grown)(evo_context *)) {
+static void test_peak(size_t (*grown)(evo_context *, int64_t)) {
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
         evo_context *context;
         check(evo_context_create("cpu", NULL, &context));
-        const size_t bytes = grown(context);
+        grown(context, SMALL);
+        const size_t bytes = grown(context, N);
         printf("grown by %zu bytes\n", bytes);
         fflush(stdout);
         _exit(bytes > SLACK);
