@@ -17,7 +17,7 @@ class Golden:
         size = int.from_bytes(data[:8], "little")
         header = json.loads(data[8:8 + size])
         meta = header.pop("__metadata__")
-        self.name, self.op, self.peer = path.stem, meta["op"], path.stem.split("_")[2]
+        self.name, self.op, self.peer = path.stem, meta["op"], path.stem.split("_")[-3]
         self.variant = json.loads(meta["variant"])
         self.views = json.loads(meta["views"]) if "views" in meta else {}
         types = {"F32": np.float32, "F64": np.float64, "U8": np.uint8}

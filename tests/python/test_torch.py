@@ -191,6 +191,7 @@ def test_gradients_of_variants(make, shape):
         return torch.func.functional_call(module, fresh, (x, mask, residual))
 
     assert torch.autograd.gradcheck(run, (x, mask, residual, *module.parameters()))
+    assert torch.autograd.gradgradcheck(run, (x, mask, residual, *module.parameters()), fast_mode=True)
 
 
 def test_16_bit_gradients():

@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from functools import lru_cache
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from .. import _ops as ops
 from .._functions import _choice
@@ -67,6 +69,13 @@ def _direct(x: Tensor, mask: Optional[Tensor], residual: Optional[Tensor], sourc
                 getattr(_profiler, "_is_profiler_enabled", True))
 
 
+@lru_cache(maxsize=None)
+def _getter(names: Tuple[str, ...]) -> Callable[[Dict[str, Any]], Tuple[Any, ...]]:
+    """The values of these names, as a tuple."""
+    get = operator.itemgetter(*names)
+    return get if len(names) > 1 else lambda values: (get(values),)
+
+
 class Fused(nn.Module):
     """What both modules share.
 
@@ -98,7 +107,10 @@ class Fused(nn.Module):
         for view in self._views_of:
             if view is not None:
                 leaves.setdefault(view[0], {})[view[1]] = None
-        self._sources_of = tuple((module, tuple(names)) for module, names in leaves.items())
+        alike: Dict[Tuple[str, ...], List[str]] = {}
+        for module, names in leaves.items():
+            alike.setdefault(tuple(names), []).append(module)
+        self._sources_of = tuple((tuple(modules), names) for names, modules in alike.items())
         self._specify()
 
     def _specify(self) -> None:
@@ -130,16 +142,21 @@ class Fused(nn.Module):
 
     def _sources(self) -> List[Tensor]:
         """The parameters, past nn.Module's slow attributes."""
-        modules = self._modules
-        found: List[Tensor] = []
+        # While the layers are the same objects, so are their dictionaries of parameters.
+        layers = tuple(self._modules.values())
+        known = self.__dict__.get("_known")
+        if known is None or known[0] != layers:
+            known = self.__dict__["_known"] = (layers, [
+                (_getter(leaves), [self._modules[module]._parameters for module in modules])  # type: ignore[union-attr]
+                for modules, leaves in self._sources_of])
         try:
-            for module, leaves in self._sources_of:
-                parameters = modules[module]._parameters  # type: ignore[union-attr]
-                for leaf in leaves:
-                    found.append(parameters[leaf])  # type: ignore[arg-type]
+            return [source for get, layers in known[1] for values in map(get, layers) for source in values]
         except KeyError:  # a parametrization stands there
-            return [getattr(getattr(self, module), leaf) for module, leaves in self._sources_of for leaf in leaves]
-        return found
+            return [getattr(getattr(self, module), leaf)
+                    for modules, leaves in self._sources_of for module in modules for leaf in leaves]
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_known"}
 
     def _run(self, x: Tensor, mask: Optional[Tensor], residual: Optional[Tensor]) -> Tensor:
         if x.dim() != 4:
@@ -150,7 +167,7 @@ class Fused(nn.Module):
             compute = compute or _operators._COMPUTES[out_dtype]
         if residual is not None:
             out_dtype = torch.promote_types(out_dtype, residual.dtype)
-        if not torch.compiler.is_compiling():
+        if not is_compiling():
             sources = self._sources()
             if _direct(x, mask, residual, sources):
                 return self._caches.run(self._spec, x, mask, residual, sources, self._weights, compute, out_dtype,

@@ -48,6 +48,8 @@ def _raw_stream(device: torch.device) -> int:
 
 _raw_stream_of_index: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
     lambda index: _raw_stream(torch.device("cuda", index)))
+_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None) or (
+    torch.cuda.is_current_stream_capturing)
 
 
 # --- memory ---
@@ -127,14 +129,12 @@ class _Kept:
         self.versions = versions
 
     def join(self, stream: int) -> None:
-        """The first use on a stream comes after the packing, which was on another. Not while a graph is recorded: the
-        recording of PyTorch begins with a wait for the device."""
+        """The first use on a stream comes after the packing, which was on another."""
         current = torch.cuda.current_stream(self.memory.device)
-        if not torch.cuda.is_current_stream_capturing():
-            for used in self.streams.values():
-                current.wait_stream(used)
-            self.memory.record_stream(current)
-            self.streams[stream] = current
+        for used in list(self.streams.values()):
+            current.wait_stream(used)
+        self.memory.record_stream(current)
+        self.streams[stream] = current
 
 
 def _pack(plan: ops.Plan, weights: Sequence[Optional[Tensor]], pointer: int, stream: Optional[int]) -> ops.Pack:
@@ -154,18 +154,19 @@ class Caches:
             static_weights: bool) -> Tensor:
         """One execution. `sources` are the tensors that the weights are views of; `weights()` makes the views."""
         index, shape, pointer = x.get_device(), x.shape, x.data_ptr()
-        mask_pointer = residual_pointer = mask_key = residual_key = None
-        if mask is not None:
-            mask_pointer = mask.data_ptr()
-            mask_key = (mask.dtype, mask.shape, mask.stride(), mask_pointer & 15, mask.get_device())
+        mask_pointer = residual_pointer = residual_key = None
         if residual is not None:
             residual_pointer = residual.data_ptr()
             residual_key = (residual.dtype, residual.shape, residual.stride(), residual_pointer & 15,
                             residual.get_device())
         # On the CPU a plan has a workspace for each thread; on a GPU, fp32 may mean tf32.
         setting = torch.get_num_threads() if index < 0 else torch.get_float32_matmul_precision()
-        key = (spec, shape, x.stride(), x.dtype, pointer & 15, index, mask_key, residual_key, compute, out_dtype,
-               setting)
+        if mask is None:
+            key: tuple = (spec, shape, x.stride(), x.dtype, pointer & 15, index, residual_key, compute, out_dtype, setting)
+        else:
+            mask_pointer = mask.data_ptr()
+            key = (spec, shape, x.stride(), x.dtype, pointer & 15, index, residual_key, compute, out_dtype, setting,
+                   mask.dtype, mask.shape, mask.stride(), mask_pointer & 15, mask.get_device())
         plan = self.plans.get(key)
         if plan is None:
             usable = _usable(spec, x, mask, residual)
@@ -206,13 +207,14 @@ class Caches:
     def _packed(self, plan: ops.Plan, sources: Sequence[Tensor], weights: Callable[[], Sequence[Optional[Tensor]]],
                 index: int, stream: Any, static_weights: bool) -> Tuple[ops.Pack, Any]:
         """The pack, and what must live until the execution is in the stream."""
-        if index >= 0 and not static_weights and torch.cuda.is_current_stream_capturing():
+        packs, key = plan.packs, tuple(map(_pointer_of, sources))
+        kept = packs.get(key)
+        if index >= 0 and _capturing():
+            if static_weights and kept is not None and kept.pack is not None:
+                return kept.pack, kept
             # The graph packs in every launch, and so sees weights that change. Its memory may go to what follows in it.
             memory = torch.empty(plan.pack_size, dtype=torch.uint8, device=sources[0].device)
             return _pack(plan, weights(), memory.data_ptr(), stream), memory
-        key = tuple(map(_pointer_of, sources))
-        packs = plan.packs
-        kept = packs.get(key)
         try:
             versions: Optional[tuple] = tuple(map(_version_of, sources))
         except RuntimeError:  # made in inference mode: nothing tells whether they changed
@@ -342,14 +344,17 @@ class _Operator:
         saved = ctx.saved_tensors
         wanted = [i for i in range(self.first) if ctx.needs_input_grad[i]]
         wide = torch.float64 if saved[0].dtype == torch.float64 else torch.float32
+        again = torch.is_grad_enabled()  # the gradient will be differentiated too
+        leaves = saved if again else [None if t is None else t.detach().requires_grad_(i in wanted)
+                                      for i, t in enumerate(saved)]
         with torch.enable_grad(), torch.autocast(saved[0].device.type, enabled=False):
-            leaves = [None if t is None else t.detach().to(wide).requires_grad_(i in wanted)
-                      for i, t in enumerate(saved)]
-            out = self.formula(*leaves[:3], leaves[3:], *ctx.parameters)
-            found = torch.autograd.grad(out, [leaves[i] for i in wanted], grad.to(wide), allow_unused=True)
+            given = [None if t is None else t.to(wide) for t in leaves]
+            out = self.formula(*given[:3], given[3:], *ctx.parameters)
+            found = torch.autograd.grad(out, [leaves[i] for i in wanted], grad.to(wide), create_graph=again,
+                                        allow_unused=True)
         grads: List[Optional[Tensor]] = [None] * ctx.count
         for i, gradient in zip(wanted, found):
-            grads[i] = None if gradient is None else gradient.to(saved[i].dtype)
+            grads[i] = gradient
         return tuple(grads)
 
 
