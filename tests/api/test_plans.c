@@ -260,6 +260,20 @@ static void test_verbose_environment(void **state) {
     assert_non_null(execute);
     assert_non_null(strstr(execute, "ms="));
 
+    if (strcmp(test_device(), "cpu") == 0) { /* names the instruction set */
+        assert_non_null(strstr(text, ",detail="));
+        const char *set = getenv("EVO_CPU_ISA");
+        char *before = set != NULL ? strdup(set) : NULL;
+        setenv("EVO_CPU_ISA", "baseline", 1);
+        stderr_of_run("1", text, sizeof text);
+        assert_non_null(strstr(text, ",detail=baseline\n"));
+        if (before != NULL)
+            setenv("EVO_CPU_ISA", before, 1);
+        else
+            unsetenv("EVO_CPU_ISA");
+        free(before);
+    }
+
     setenv("EVO_VERBOSE", "loud", 1);
     evo_context *none = NULL;
     REFUSED(evo_context_create(test_device(), NULL, &none), EVO_ERROR_INVALID_ARGUMENT, "EVO_VERBOSE", "loud",
