@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a test program once for each instruction set that this machine has, forced by EVO_CPU_ISA.
+"""Runs a test program on the CPU once for each instruction set that this machine has, forced by EVO_CPU_ISA.
 
 usage: isas.py CROSS PROGRAM
 
@@ -17,7 +17,8 @@ scale = 4 * max(1, int(os.environ.get("EVO_TEST_SCALE", "1")))
 failed = []
 for name in sets[1:]:
     print(f"== {name}", flush=True)
-    if subprocess.run([program], env=dict(os.environ, EVO_CPU_ISA=name, EVO_TEST_SCALE=str(scale))).returncode != 0:
+    environment = dict(os.environ, EVO_CPU_ISA=name, EVO_TEST_DEVICE="cpu", EVO_TEST_SCALE=str(scale))
+    if subprocess.run([program], env=environment).returncode != 0:
         failed.append(name)
 print(f"default {sets[0]}, forced {sets[1:]}, failed {failed}")
 sys.exit(bool(failed))

@@ -93,7 +93,8 @@ static const struct {
     { &evo_cpu_isa_amx, has_amx },       { &evo_cpu_isa_avx512_bf16, has_avx512_bf16 },
     { &evo_cpu_isa_avx512, has_avx512 }, { &evo_cpu_isa_avx2, has_avx2 },
 #elif defined(EVO_AARCH64_BF16)
-    { &evo_cpu_isa_sve_bf16, has_sve_bf16 }, { &evo_cpu_isa_neon_bf16, has_neon_bf16 },
+    { &evo_cpu_isa_sve_bf16, has_sve_bf16 },
+    { &evo_cpu_isa_neon_bf16, has_neon_bf16 },
 #endif
     { &evo_cpu_isa_baseline, always },
 };

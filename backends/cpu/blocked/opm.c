@@ -494,8 +494,8 @@ static int64_t workspace_bytes(const evo_opm_desc *d, cpu_numbers n, int64_t ord
 static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
     const evo_opm_desc *d = &problem->desc.opm;
     const cpu_numbers allowed = evo_blocked_choose(device, d->compute);
-    const int64_t order = problem->order ? problem->order - 1 : choose_order(d, allowed),
-                  step = evo_blocked_step(allowed.isa, d->n);
+    const int64_t order = problem->order ? problem->order - 1 : choose_order(d, allowed);
+    const int64_t step = evo_blocked_step(allowed.isa, d->n);
     const cpu_numbers n = { allowed.isa, allowed.pairs && order == OUTER_FIRST };
     const int64_t limit =
         d->workspace_limit && d->workspace_limit < INT64_MAX ? (int64_t)d->workspace_limit : INT64_MAX - 1;
