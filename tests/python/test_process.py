@@ -37,9 +37,16 @@ USE = """
 """
 
 
+def packaged():
+    """Meson's library brings the compiler's runtime along; the package's own does not."""
+    if "EVOFORMER_LIBRARY" in os.environ:
+        pytest.skip("a library that is not the package's own")
+
+
 @pytest.fixture
 def renamed_runtime(tmp_path):
     """A stand-in for an installed PyTorch, whose OpenMP runtime has a name of its own inside and outside."""
+    packaged()
     evoformer.build_info()
     system = next(path for path in evoformer.openmp_runtimes())
     folder = tmp_path / "torch"
@@ -78,8 +85,7 @@ def test_runtime_in_the_process_is_used(renamed_runtime):
 
 def test_library_names_no_runtime():
     """Or else the loader would bring one along."""
-    if "EVOFORMER_LIBRARY" in os.environ:
-        pytest.skip("a library that is not the package's own")
+    packaged()
     content = Path(_library.path()).read_bytes()
     assert b"GOMP_parallel" in content and b"libgomp" not in content
 
