@@ -105,6 +105,8 @@ EVO_DEVICE float round_tf32(float x) {
 EVO_DEVICE void wave_barrier() {
     __syncwarp();
 }
+EVO_DEVICE void schedule_barrier() {
+}
 
 /* --- Matrix units --- */
 

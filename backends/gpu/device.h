@@ -38,6 +38,8 @@
  *                                      two numbers rounded to nearest even to 16 bits, NaN stays NaN; `low` in bits 0 to 15
  *   float round_tf32(float x)          to nearest with 11 significant bits; NaN and infinity stay
  *
+ * void schedule_barrier(): the compiler moves no instruction across it, where it would run out of registers otherwise.
+ *
  * Waves: void wave_barrier(): lanes of a wave see what the others wrote to shared memory before it.
  *
  * Matrix units. One of EVO_MATRIX_MMA, EVO_MATRIX_MFMA, EVO_MATRIX_WMMA11, EVO_MATRIX_WMMA12 is defined and says which

@@ -112,6 +112,9 @@ EVO_DEVICE void wave_barrier() {
     __builtin_amdgcn_wave_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
 }
+EVO_DEVICE void schedule_barrier() {
+    __builtin_amdgcn_sched_barrier(0);
+}
 
 /* --- Matrix units --- */
 

@@ -171,6 +171,8 @@ EVO_DEVICE float round_tf32(float x) {
     return std::isfinite(x) ? bits_float((bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u) : x;
 }
 
+EVO_DEVICE void schedule_barrier() {
+}
 EVO_DEVICE void wave_barrier(const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
     simulated::active->meet_wave_to(nullptr, { "wave barrier", file, line }, [](void *const *) {});
 }

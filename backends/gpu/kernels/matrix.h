@@ -5,7 +5,8 @@
  *   load<T>(shared, pitch)         rows from shared memory, each 32 contiguous bytes, `pitch` bytes apart
  *   load_transposed<T>(...)        the same from [k][row], numbers of 16 bits only
  *   multiply(sums, x, y)           sums += X Y^T
- *   tile_row(e), tile_column(e)    where element e of this lane's sums stands
+ *   tile_row(e), tile_column(e)    where element e of this lane's sums stands; own_row(e), own_column(e): the same as a
+ *                                  number from 0 on among the OWN_ROWS rows and OWN_COLUMNS columns of this lane
  *   as_operand<T>(sums)            sums, rounded to 16 bits, as an operand with X's rows and with K = Y's rows
  *
  * T is bfloat_t, half_t or tf32_t. Rows are read 16 bytes a lane, eight rows at a time: a pitch that is an odd multiple of 16
@@ -25,11 +26,17 @@ struct bfloat_t {
     EVO_METHOD static uint32_t pack(float low, float high) {
         return pack_bfloats(low, high);
     }
+    EVO_METHOD static float load(uint32_t bits) {
+        return bfloat_to_float(bits);
+    }
 };
 struct half_t {
     static constexpr int BYTES = 2;
     EVO_METHOD static uint32_t pack(float low, float high) {
         return pack_halves(low, high);
+    }
+    EVO_METHOD static float load(uint32_t bits) {
+        return half_to_float(static_cast<uint16_t>(bits));
     }
 };
 struct tf32_t {
@@ -84,6 +91,29 @@ EVO_DEVICE int tile_column(int e) {
 #else
     return lane_number() / 16 * TILE_SUMS + e;
 #endif
+}
+
+#if defined(EVO_MATRIX_MMA)
+static constexpr int OWN_ROWS = 2, OWN_COLUMNS = 4;
+#else
+static constexpr int OWN_ROWS = 1, OWN_COLUMNS = TILE_SUMS;
+#endif
+
+EVO_DEVICE constexpr int own_row(int e) {
+    return OWN_ROWS == 2 ? e % 4 / 2 : 0;
+}
+
+EVO_DEVICE constexpr int own_column(int e) {
+    return OWN_ROWS == 2 ? e / 4 * 2 + e % 2 : e;
+}
+
+/* The element of the lane's sums that stands in its row (column) number i, and the first column (row). */
+EVO_DEVICE constexpr int row_element(int i) {
+    return 2 * i;
+}
+
+EVO_DEVICE constexpr int column_element(int i) {
+    return OWN_ROWS == 2 ? i / 2 * 4 + i % 2 : i;
 }
 
 /* --- From shared memory --- */
