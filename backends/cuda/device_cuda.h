@@ -81,6 +81,11 @@ EVO_DEVICE float bits_float(uint32_t bits) {
     return __uint_as_float(bits);
 }
 
+EVO_DEVICE float hardware_rsqrt(float x) {
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 EVO_DEVICE float hardware_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

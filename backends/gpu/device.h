@@ -33,6 +33,7 @@
  *   uint32_t float_bits(float value), float bits_float(uint32_t bits)
  * struct float4_t { float x, y, z, w; } is aligned to 16 bytes: one load or store of it is one instruction. uint2_t has two
  * uint32_t x, y, aligned to 8.
+ *   float hardware_rsqrt(float x)      1 / sqrt(x) within 2 units in the last place; subnormals count as 0
  *   float hardware_exp2(float x)       2^x within 2 units in the last place; subnormals count as 0
  *   uint32_t pack_bfloats(float low, float high), pack_halves(float low, float high)
  *                                      two numbers rounded to nearest even to 16 bits, NaN stays NaN; `low` in bits 0 to 15

@@ -85,6 +85,9 @@ EVO_DEVICE float bits_float(uint32_t bits) {
     return __builtin_bit_cast(float, bits);
 }
 
+EVO_DEVICE float hardware_rsqrt(float x) {
+    return __builtin_amdgcn_rsqf(x);
+}
 EVO_DEVICE float hardware_exp2(float x) {
     return __builtin_amdgcn_exp2f(x);
 }

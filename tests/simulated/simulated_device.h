@@ -129,6 +129,10 @@ EVO_DEVICE float hardware_reciprocal(float x) {
     const float exact = 1.0f / simulated::flushed(x);
     return exact == 1.0f ? exact : simulated::inexact(exact, x);
 }
+EVO_DEVICE float hardware_rsqrt(float x) {
+    const float exact = 1.0f / std::sqrt(simulated::flushed(x));
+    return exact == 1.0f ? exact : simulated::inexact(exact, x);
+}
 EVO_DEVICE float square_root(float x) {
     return std::sqrt(x);
 }

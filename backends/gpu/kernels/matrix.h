@@ -3,6 +3,7 @@
  * operand is 16 rows by 32 bytes of K: 16 numbers of 16 bits, or 8 of tf32.
  *
  *   load<T>(shared, pitch)         rows from shared memory, each 32 contiguous bytes, `pitch` bytes apart
+ *   load_from, load_right_from     the same from an address that has the lane's offset already
  *   load_transposed<T>(...)        the same from [k][row], numbers of 16 bits only
  *   multiply(sums, x, y)           sums += X Y^T
  *   tile_row(e), tile_column(e)    where element e of this lane's sums stands; own_row(e), own_column(e): the same as a
@@ -56,6 +57,14 @@ static constexpr int OPERAND_REGISTERS = 4, TILE_SUMS = 8;
 #endif
 
 template <class T> struct operand {
+    uint32_t r[OPERAND_REGISTERS];
+};
+
+/*
+ * An operand that is used as Y alone: mma.sync wants the registers of one row beside each other there, which costs moves for
+ * an operand that can be both.
+ */
+template <class T> struct right_operand {
     uint32_t r[OPERAND_REGISTERS];
 };
 
@@ -155,6 +164,23 @@ template <class T> EVO_DEVICE operand<T> load_from(const unsigned char *shared) 
     return x;
 }
 
+/* Likewise of a right operand: what a lane adds, and the load from there. */
+EVO_DEVICE int right_lane_offset(int pitch) {
+#if defined(EVO_MATRIX_MMA)
+    return (lane_number() % 8 + lane_number() / 16 * 8) * pitch + lane_number() / 8 % 2 * 16;
+#else
+    return lane_offset(pitch);
+#endif
+}
+
+template <class T> EVO_DEVICE right_operand<T> load_right_from(const unsigned char *shared) {
+    const operand<T> x = load_from<T>(shared);
+    right_operand<T> y;
+    EVO_UNROLL
+    for (int i = 0; i < OPERAND_REGISTERS; i++) y.r[i] = x.r[i];
+    return y;
+}
+
 template <class T> EVO_DEVICE operand<T> load(const unsigned char *shared, int pitch) {
     return load_from<T>(shared + lane_offset(pitch));
 }
@@ -183,18 +209,22 @@ template <class T> EVO_DEVICE operand<T> load_transposed(const unsigned char *sh
 
 #if defined(EVO_MATRIX_MMA)
 #define EVO_MULTIPLY(T, instruction)                                                                                  \
+    EVO_DEVICE void multiply(sums &s, const operand<T> &x, const uint32_t(&first)[2], const uint32_t(&second)[2]) {   \
+        instruction(reinterpret_cast<float(&)[4]>(s.v[0]), x.r, first);                                               \
+        instruction(reinterpret_cast<float(&)[4]>(s.v[4]), x.r, second);                                              \
+    }                                                                                                                 \
     EVO_DEVICE void multiply(sums &s, const operand<T> &x, const operand<T> &y) {                                     \
-        const uint32_t first[2] = { y.r[0], y.r[2] }, second[2] = { y.r[1], y.r[3] };                                 \
-        float(&left)[4] = reinterpret_cast<float(&)[4]>(s.v[0]), (&right)[4] = reinterpret_cast<float(&)[4]>(s.v[4]); \
-        instruction(left, x.r, first);                                                                                \
-        instruction(right, x.r, second);                                                                              \
+        multiply(s, x, { y.r[0], y.r[2] }, { y.r[1], y.r[3] });                                                       \
+    }                                                                                                                 \
+    EVO_DEVICE void multiply(sums &s, const operand<T> &x, const right_operand<T> &y) {                               \
+        multiply(s, x, { y.r[0], y.r[1] }, { y.r[2], y.r[3] });                                                       \
     }
 EVO_MULTIPLY(bfloat_t, mma_16x8x16_bf16)
 EVO_MULTIPLY(half_t, mma_16x8x16_f16)
 EVO_MULTIPLY(tf32_t, mma_16x8x8_tf32)
 #else
 #define EVO_MULTIPLY(T, instruction)                                                                                  \
-    EVO_DEVICE void multiply(sums &s, const operand<T> &x, const operand<T> &y) {                                     \
+    template <class Y> EVO_DEVICE void multiply(sums &s, const operand<T> &x, const Y &y) {                           \
         instruction(s.v, y.r, x.r);                                                                                   \
     }
 #if defined(EVO_MATRIX_MFMA)

@@ -120,25 +120,25 @@ EVO_DEVICE void norm_rows_of(const norm_task &task, const LOCATE &locate, unsign
             EVO_UNROLL
             for (int q = 0; q < OCTETS; q++) stored[u][q].unpack(bfloat, x + 8 * q);
             if (!task.raw) {
-                const float count = static_cast<float>(task.channels);
+                const float share = 1.0f / static_cast<float>(task.channels);
                 float sum = 0.0f, rest = 0.0f, square = 0.0f;
                 EVO_UNROLL
                 for (int i = 0; i < OCTETS * 8; i++) sum += x[i];
-                mean = sum_of_lanes(sum) / count;
+                mean = sum_of_lanes(sum) * share;
                 EVO_UNROLL
                 for (int i = 0; i < OCTETS * 8; i++) {
                     const int channel = first + i / 8 * 64 + (KIND == ROWS_OF_ANY ? i % 8 : 0);
                     x[i] = channel < task.channels ? x[i] - mean : 0.0f;
                     rest += x[i];
                 }
-                rest = sum_of_lanes(rest) / count;
+                rest = sum_of_lanes(rest) * share;
                 EVO_UNROLL
                 for (int i = 0; i < OCTETS * 8; i++) {
                     const int channel = first + i / 8 * 64 + (KIND == ROWS_OF_ANY ? i % 8 : 0);
                     x[i] = channel < task.channels ? x[i] - rest : 0.0f;
                     square = multiply_add(x[i], x[i], square);
                 }
-                scale = 1.0f / square_root(sum_of_lanes(square) / count + task.eps);
+                scale = hardware_rsqrt(multiply_add(sum_of_lanes(square), share, task.eps));
             } else if (inverse) {
                 float most = 0.0f;
                 EVO_UNROLL

@@ -66,47 +66,55 @@ template <int ROWS> struct rows_panel {
 };
 
 /*
- * A walk over `steps` stages. OPERANDS has BYTES of a stage, fetch(step, stage) and put(step, stage), called for steps in
- * order; `work(step, stage)` multiplies. The ring's memory must be free; it is free again after a barrier.
+ * A walk over `steps` stages of a ring in shared memory. OPERANDS has BYTES of a stage, fetch(stage) and put(stage), called for
+ * each step in order. `begin` asks for the first stages, so that other work may follow before `run`, whose `work(stage)`
+ * multiplies; what was written to shared memory between the two is seen by all threads then.
  */
-template <int STAGES, class OPERANDS, class WORK>
-EVO_DEVICE void walk_stages(unsigned char *ring, int steps, OPERANDS &operands, const WORK &work) {
+template <int STAGES, class OPERANDS> struct stage_walk {
     static_assert(ASYNCHRONOUS || STAGES == 2, "registers are a stage");
-    constexpr int AHEAD = STAGES - 1;
-    EVO_UNROLL
-    for (int s = 0; s < AHEAD; s++) {
-        if (s < steps) {
-            operands.fetch(s, ring + s * OPERANDS::BYTES);
-            operands.put(s, ring + s * OPERANDS::BYTES);
+    static constexpr int AHEAD = STAGES - 1, BYTES = OPERANDS::BYTES;
+    unsigned char *ring;
+    int steps;
+
+    EVO_METHOD void begin(OPERANDS &operands) const {
+        EVO_UNROLL
+        for (int s = 0; s < AHEAD; s++) {
+            if (s < steps) {
+                operands.fetch(ring + s * BYTES);
+                operands.put(ring + s * BYTES);
+            }
+            async_commit();
         }
-        async_commit();
     }
-    int read = 0, write = AHEAD;
-    for (int s = 0; s < steps; s++) {
-        async_wait<AHEAD - 1>();
-        block_barrier();
-        const bool more = s + AHEAD < steps;
-        if (more) operands.fetch(s + AHEAD, ring + write * OPERANDS::BYTES);
-        async_commit();
-        work(s, ring + read * OPERANDS::BYTES);
-        if (more) operands.put(s + AHEAD, ring + write * OPERANDS::BYTES);
-        read = read + 1 == STAGES ? 0 : read + 1;
-        write = write + 1 == STAGES ? 0 : write + 1;
+
+    template <class WORK> EVO_METHOD void run(OPERANDS &operands, const WORK &work) const {
+        int read = 0, write = AHEAD;
+        for (int s = 0; s < steps; s++) {
+            async_wait<AHEAD - 1>();
+            block_barrier();
+            const bool more = s + AHEAD < steps;
+            if (more) operands.fetch(ring + write * BYTES);
+            async_commit();
+            work(ring + read * BYTES);
+            if (more) operands.put(ring + write * BYTES);
+            read = read + 1 == STAGES ? 0 : read + 1;
+            write = write + 1 == STAGES ? 0 : write + 1;
+        }
     }
-}
+};
 
 /*
- * sum[DOWN][ACROSS] += X Y^T over the CHUNK bytes of a stage. x and y are the wave's first row of each, from this lane's
- * offset on.
+ * sum[DOWN][ACROSS] += X Y^T over the CHUNK bytes of a stage. x is the wave's first row from lane_offset on, y that from
+ * right_lane_offset on.
  */
 template <class T, int DOWN, int ACROSS>
 EVO_DEVICE void multiply_stage(const unsigned char *x, int x_pitch, const unsigned char *y, int y_pitch,
                                sums (&sum)[DOWN][ACROSS]) {
     EVO_UNROLL
     for (int k = 0; k < CHUNK; k += K_BYTES) {
-        operand<T> right[ACROSS];
+        right_operand<T> right[ACROSS];
         EVO_UNROLL
-        for (int c = 0; c < ACROSS; c++) right[c] = load_from<T>(y + c * TILE_SIDE * y_pitch + k);
+        for (int c = 0; c < ACROSS; c++) right[c] = load_right_from<T>(y + c * TILE_SIDE * y_pitch + k);
         EVO_UNROLL
         for (int r = 0; r < DOWN; r++) {
             const operand<T> left = load_from<T>(x + r * TILE_SIDE * x_pitch + k);

@@ -12,41 +12,51 @@ struct both_sides {
     static constexpr int BYTES = 2 * rows_panel<SIDE>::BYTES;
     rows_panel<SIDE> a, b;
 
-    EVO_METHOD void fetch(int, unsigned char *stage) {
+    EVO_METHOD void fetch(unsigned char *stage) {
         a.fetch(stage);
         b.fetch(stage + rows_panel<SIDE>::BYTES);
     }
-    EVO_METHOD void put(int, unsigned char *stage) {
+    EVO_METHOD void put(unsigned char *stage) {
         a.put(stage);
         b.put(stage + rows_panel<SIDE>::BYTES);
     }
 };
 
-/* Columns j and on of row i: 16 bytes of t, of which those past N are not written where a tile ends there. */
-template <class T>
-EVO_DEVICE void store_segment(const gpu_tensor_contract_params &p, unsigned char *row, int channel, int j,
-                              const float4_t &v) {
-    constexpr int SEGMENT = 16 / T::BYTES;
-    const gpu_t_layout &t = p.layout;
-    const int tile = j / t.length, at = j % t.length, length = tile + 1 == t.tiles ? t.last_length : t.length;
-    unsigned char *target = row + (tile * t.tile + static_cast<int64_t>(channel) * length + at) * T::BYTES;
-    if (at >= length) return;
-    if (length % SEGMENT == 0) {
-        *reinterpret_cast<float4_t *>(target) = v;
-        return;
+/* Where a lane's 16 bytes of a row of t go, `count` numbers of them. */
+template <class T> struct row_segment {
+    static constexpr int SEGMENT = 16 / T::BYTES;
+    int64_t offset; /* bytes from the row's begin */
+    int count;
+    bool whole; /* 16 bytes, aligned */
+
+    EVO_METHOD void start(const gpu_tensor_contract_params &p, int channel, int j) {
+        const gpu_t_layout &t = p.layout;
+        const int tile = j / t.length, at = j - tile * t.length,
+                  length = tile + 1 == t.tiles ? t.last_length : t.length;
+        offset = (tile * t.tile + static_cast<int64_t>(channel) * length + at) * T::BYTES;
+        whole = length % SEGMENT == 0;
+        count = j < p.n ? length - at : 0;
     }
-    float words[4];
-    unpack(v, words);
-    EVO_UNROLL
-    for (int e = 0; e < SEGMENT; e++) {
-        if (at + e >= length) continue;
-        const uint32_t bits = float_bits(words[e * T::BYTES / 4]);
-        if constexpr (T::BYTES == 4)
-            reinterpret_cast<uint32_t *>(target)[e] = bits;
-        else
-            reinterpret_cast<uint16_t *>(target)[e] = static_cast<uint16_t>(bits >> (e % 2 * 16));
+
+    EVO_METHOD void store(unsigned char *row, const float4_t &v) const {
+        if (whole) {
+            *reinterpret_cast<float4_t *>(row + offset) = v;
+            return;
+        }
+        float words[4];
+        unpack(v, words);
+        EVO_UNROLL
+        for (int e = 0; e < SEGMENT; e++) {
+            const uint32_t bits = float_bits(words[e * T::BYTES / 4]);
+            unsigned char *target = row + offset + e * T::BYTES;
+            if (e >= count) continue;
+            if constexpr (T::BYTES == 4)
+                *reinterpret_cast<uint32_t *>(target) = bits;
+            else
+                *reinterpret_cast<uint16_t *>(target) = static_cast<uint16_t>(bits >> (e % 2 * 16));
+        }
     }
-}
+};
 
 template <class T> EVO_DEVICE void contract(const gpu_tensor_contract_params &p, unsigned char *shared) {
     constexpr int SEGMENT = 16 / T::BYTES, SEGMENTS = HALF / SEGMENT, PITCH = HALF * T::BYTES + GPU_ROW_PAD;
@@ -63,18 +73,23 @@ template <class T> EVO_DEVICE void contract(const gpu_tensor_contract_params &p,
     sums sum[TILES][TILES];
     clear(sum);
     const int x = down * HALF * STAGE_PITCH + lane_offset(STAGE_PITCH);
-    const int y = rows_panel<SIDE>::BYTES + across * HALF * STAGE_PITCH + lane_offset(STAGE_PITCH);
-    walk_stages<STAGES>(shared, (static_cast<int>(row_bytes) + CHUNK - 1) / CHUNK, operands,
-                        [&](int, const unsigned char *stage) {
-                            multiply_stage<T>(stage + x, STAGE_PITCH, stage + y, STAGE_PITCH, sum);
-                        });
+    const int y = rows_panel<SIDE>::BYTES + across * HALF * STAGE_PITCH + right_lane_offset(STAGE_PITCH);
+    const stage_walk<STAGES, both_sides> walk = { shared, (static_cast<int>(row_bytes) + CHUNK - 1) / CHUNK };
+    walk.begin(operands);
+    walk.run(operands, [&](const unsigned char *stage) {
+        multiply_stage<T>(stage + x, STAGE_PITCH, stage + y, STAGE_PITCH, sum);
+    });
     async_wait<0>();
     block_barrier();
 
     /* 16 rows at a time through the wave's own part of the ring. */
     unsigned char *staging = shared + wave * TILE_SIDE * PITCH;
-    const int channel = p.channel + static_cast<int>(block_y());
-    unsigned char *t = static_cast<unsigned char *>(p.t) + block_z() * p.layout.batch * T::BYTES;
+    const int own = lane_number() / SEGMENTS, place = lane_number() % SEGMENTS;
+    row_segment<T> segment;
+    segment.start(p, p.channel + static_cast<int>(block_y()), first_column + across * HALF + place * SEGMENT);
+    int i = first_row + down * HALF + own;
+    unsigned char *row = static_cast<unsigned char *>(p.t) + (block_z() * p.layout.batch + i * p.layout.row) * T::BYTES;
+    const int64_t step = WAVE / SEGMENTS * p.layout.row * T::BYTES;
     EVO_UNROLL
     for (int r = 0; r < TILES; r++) {
         EVO_UNROLL
@@ -85,13 +100,11 @@ template <class T> EVO_DEVICE void contract(const gpu_tensor_contract_params &p,
         }
         wave_barrier();
         EVO_UNROLL
-        for (int row = 0; row < TILE_SIDE; row += WAVE / SEGMENTS) {
-            const int own = row + lane_number() / SEGMENTS, segment = lane_number() % SEGMENTS;
-            const int i = first_row + down * HALF + r * TILE_SIDE + own;
-            const int j = first_column + across * HALF + segment * SEGMENT;
-            if (i >= p.rows || j >= p.n) continue;
-            store_segment<T>(p, t + i * p.layout.row * T::BYTES, channel, j,
-                             *reinterpret_cast<const float4_t *>(staging + own * PITCH + segment * 16));
+        for (int first = 0; first < TILE_SIDE; first += WAVE / SEGMENTS) {
+            if (i < p.rows && segment.count > 0)
+                segment.store(row, *reinterpret_cast<const float4_t *>(staging + (first + own) * PITCH + place * 16));
+            i += WAVE / SEGMENTS;
+            row += step;
         }
         wave_barrier();
     }

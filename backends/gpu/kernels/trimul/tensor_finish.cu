@@ -11,24 +11,41 @@ static constexpr int STAGES = ASYNCHRONOUS ? GPU_TENSOR_STAGES : 2, COLUMNS = GP
 static constexpr int WAVE_COLUMNS = COLUMNS / GPU_BLOCK_WAVES, ACROSS = WAVE_COLUMNS / TILE_SIDE;
 static constexpr int OUT_PITCH = WAVE_COLUMNS * 4 + GPU_ROW_PAD, HIDDEN = GPU_TENSOR_HIDDEN;
 
-/* Two positions of one channel of t. */
-template <class T> EVO_DEVICE void load_pair(const unsigned char *t, bool whole, int count, float (&x)[2]) {
-    x[0] = x[1] = 0.0f;
-    if constexpr (T::BYTES == 4) {
-        const float *numbers = reinterpret_cast<const float *>(t);
-        if (count > 0) x[0] = numbers[0];
-        if (count > 1) x[1] = numbers[1];
-    } else {
-        const uint16_t *numbers = reinterpret_cast<const uint16_t *>(t);
-        uint32_t bits = 0;
-        if (count > 1 && whole)
-            bits = *reinterpret_cast<const uint32_t *>(t);
-        else
-            bits = (count > 0 ? numbers[0] : 0u) | (count > 1 ? static_cast<uint32_t>(numbers[1]) << 16 : 0u);
-        EVO_UNROLL
-        for (int i = 0; i < 2; i++) x[i] = T::load(bits >> (16 * i) & 0xffffu);
+/* Two positions of a channel of t, as they are stored. */
+template <class T> struct stored_pair {
+    uint32_t r[T::BYTES / 2];
+
+    /* Both, aligned for one load, if `there`. */
+    EVO_METHOD void load_whole(const unsigned char *t, bool there) {
+        if constexpr (T::BYTES == 4) {
+            uint2_t v = { 0, 0 };
+            if (there) v = *reinterpret_cast<const uint2_t *>(t);
+            r[0] = v.x;
+            r[1] = v.y;
+        } else {
+            r[0] = there ? *reinterpret_cast<const uint32_t *>(t) : 0u;
+        }
     }
-}
+
+    /* `count` of them. */
+    EVO_METHOD void load_some(const unsigned char *t, int count) {
+        if constexpr (T::BYTES == 4) {
+            r[0] = count > 0 ? reinterpret_cast<const uint32_t *>(t)[0] : 0u;
+            r[1] = count > 1 ? reinterpret_cast<const uint32_t *>(t)[1] : 0u;
+        } else {
+            const uint32_t first = count > 0 ? reinterpret_cast<const uint16_t *>(t)[0] : 0u;
+            const uint32_t second = count > 1 ? reinterpret_cast<const uint16_t *>(t)[1] : 0u;
+            r[0] = first | second << 16;
+        }
+    }
+
+    EVO_METHOD float value(int i) const {
+        if constexpr (T::BYTES == 4)
+            return bits_float(r[i]);
+        else
+            return T::load(r[0] >> (16 * i) & 0xffffu);
+    }
+};
 
 /* The sums of each position over the slices of channels: shares [SLICES][POSITIONS]. */
 template <int POSITIONS, int SLICES> EVO_DEVICE void sum_slices(float (&x)[2], float *shares, int slice, int at) {
@@ -51,25 +68,30 @@ EVO_DEVICE void norm_tile(const gpu_tensor_finish_params &p, const unsigned char
     constexpr int PAIRS = POSITIONS / 2, SLICES = THREADS / PAIRS, WIDTH = HIDDEN / SLICES;
     const int slice = thread_x() / PAIRS, at = thread_x() % PAIRS * 2, first = slice * WIDTH;
     const float4_t *norm = reinterpret_cast<const float4_t *>(p.norm_t);
-    const float channels = static_cast<float>(p.c);
-    const int exponent = mask_exponent(p.mask_parts, p.mask_max);
-    const float unit = power_of_two(exponent);
+    const float share = 1.0f / static_cast<float>(p.c), unit = power_of_two(mask_exponent(p.mask_parts, p.mask_max));
+    const unsigned char *own = t + (static_cast<int64_t>(first) * length + at) * T::BYTES;
+    stored_pair<T> stored[WIDTH];
+    if (count == POSITIONS && length % 2 == 0) {
+        EVO_UNROLL
+        for (int h = 0; h < WIDTH; h++) stored[h].load_whole(own + h * length * T::BYTES, first + h < p.c);
+    } else {
+        EVO_UNROLL
+        for (int h = 0; h < WIDTH; h++)
+            stored[h].load_some(own + h * length * T::BYTES, first + h < p.c ? count - at : 0);
+    }
     float x[WIDTH][2], sum[2] = { 0.0f, 0.0f };
-    EVO_UNROLL
-    for (int h = 0; h < WIDTH; h++)
-        load_pair<T>(t + (static_cast<int64_t>(first + h) * length + at) * T::BYTES, length % 2 == 0,
-                     first + h < p.c ? count - at : 0, x[h]);
     EVO_UNROLL
     for (int h = 0; h < WIDTH; h++) {
         const float factor = first + h < p.c ? norm[first + h].z * p.t_scale : 0.0f;
         EVO_UNROLL
         for (int i = 0; i < 2; i++) {
-            x[h][i] = x[h][i] * factor * unit * unit;
+            x[h][i] = stored[h].value(i) * factor * unit * unit;
             sum[i] += x[h][i];
         }
     }
     sum_slices<POSITIONS, SLICES>(sum, shares, slice, at);
-    float mean[2] = { sum[0] / channels, sum[1] / channels }, rest[2] = { 0.0f, 0.0f }, square[2] = { 0.0f, 0.0f };
+    const float mean[2] = { sum[0] * share, sum[1] * share };
+    float rest[2] = { 0.0f, 0.0f }, square[2] = { 0.0f, 0.0f };
     EVO_UNROLL
     for (int h = 0; h < WIDTH; h++) EVO_UNROLL
     for (int i = 0; i < 2; i++) {
@@ -80,23 +102,24 @@ EVO_DEVICE void norm_tile(const gpu_tensor_finish_params &p, const unsigned char
     EVO_UNROLL
     for (int h = 0; h < WIDTH; h++) EVO_UNROLL
     for (int i = 0; i < 2; i++) {
-        x[h][i] = first + h < p.c ? x[h][i] - rest[i] / channels : 0.0f;
+        x[h][i] = first + h < p.c ? x[h][i] - rest[i] * share : 0.0f;
         square[i] = multiply_add(x[h][i], x[h][i], square[i]);
     }
     sum_slices<POSITIONS, SLICES>(square, shares, slice, at);
     EVO_UNROLL
     for (int i = 0; i < 2; i++) {
-        const float scale = 1.0f / square_root(square[i] / channels + p.eps);
+        const float scale = hardware_rsqrt(multiply_add(square[i], share, p.eps));
         EVO_UNROLL
         for (int h = 0; h < WIDTH; h += 8) {
             if (first + h >= p.c_depth) continue;
             float y[8];
             EVO_UNROLL
             for (int e = 0; e < 8; e++) {
-                const float4_t own = norm[first + h + e];
-                y[e] = multiply_add(x[h + e][i] * scale, own.x, own.y);
+                const float4_t affine = norm[first + h + e];
+                y[e] = multiply_add(x[h + e][i] * scale, affine.x, affine.y);
             }
             store_octet<T>(y, rows + (at + i) * pitch + (first + h) * T::BYTES);
+            schedule_barrier();
         }
     }
 }
@@ -108,7 +131,7 @@ template <class T> struct output_weights {
     rows_panel<COLUMNS> panel;
     int first, steps_t, steps, step; /* first: output channel; steps of t, of both; the next one */
 
-    EVO_METHOD void fetch(int, unsigned char *stage) {
+    EVO_METHOD void fetch(unsigned char *stage) {
         if (step == 0 || step == steps_t) {
             const int depth = step == 0 ? p->c_depth : p->depth;
             const void *matrix = step == 0 ? p->weight : p->gate_weight;
@@ -121,7 +144,7 @@ template <class T> struct output_weights {
             first += COLUMNS;
         }
     }
-    EVO_METHOD void put(int, unsigned char *stage) {
+    EVO_METHOD void put(unsigned char *stage) {
         panel.put(stage);
     }
 };
@@ -153,16 +176,13 @@ template <int DOWN> struct output_sums {
         for (int r = 0; r < DOWN; r++) {
             EVO_UNROLL
             for (int c = 0; c < ACROSS; c++) {
-                float4_t column[OWN_COLUMNS];
-                EVO_UNROLL
-                for (int o = 0; o < OWN_COLUMNS; o++)
-                    column[o] = table[first + c * TILE_SIDE + tile_column(column_element(o))];
                 EVO_UNROLL
                 for (int e = 0; e < TILE_SUMS; e++) {
-                    const float4_t &own = column[own_column(e)];
+                    const float4_t own = table[first + c * TILE_SIDE + tile_column(e)];
                     const float row = p.scaled ? inverse[r * TILE_SIDE + tile_row(e)] : 1.0f;
                     y[r][c].v[e] = multiply_add(y[r][c].v[e], own.x, own.y) *
                                    fast_sigmoid(multiply_add(gate[r][c].v[e] * row, own.z, own.w));
+                    if (e % 2) schedule_barrier();
                 }
                 store_tile(y[r][c], reinterpret_cast<float *>(staging) + c * TILE_SIDE, OUT_PITCH);
             }
@@ -194,6 +214,15 @@ EVO_DEVICE void finish(const gpu_tensor_finish_params &p, unsigned char *shared)
     unsigned char *staging = ring + STAGES * rows_panel<COLUMNS>::BYTES;
     float *inverse = reinterpret_cast<float *>(staging + GPU_BLOCK_WAVES * TILE_SIDE * OUT_PITCH);
 
+    output_weights<T> weights;
+    weights.p = &p;
+    weights.first = weights.step = 0;
+    weights.steps_t = p.c_depth * T::BYTES / CHUNK;
+    weights.steps = weights.steps_t + p.depth * T::BYTES / CHUNK;
+    const int chunks = (p.c_out + COLUMNS - 1) / COLUMNS;
+    const stage_walk<STAGES, output_weights<T>> walk = { ring, chunks * weights.steps };
+    walk.begin(weights);
+
     const gpu_t_layout &layout = p.layout;
     const int length = static_cast<int>(block_x()) + 1 == layout.tiles ? layout.last_length : layout.length;
     norm_tile<T, POSITIONS>(p,
@@ -211,18 +240,12 @@ EVO_DEVICE void finish(const gpu_tensor_finish_params &p, unsigned char *shared)
     };
     norm_rows<T, POSITIONS, OCTETS>(task, locate, z_rows, z_pitch, p.scaled ? inverse : nullptr);
 
-    output_weights<T> weights;
-    weights.p = &p;
-    weights.first = weights.step = 0;
-    weights.steps_t = p.c_depth * T::BYTES / CHUNK;
-    weights.steps = weights.steps_t + p.depth * T::BYTES / CHUNK;
     output_sums<DOWN> own;
     clear(own.y);
     clear(own.gate);
-    const int chunks = (p.c_out + COLUMNS - 1) / COLUMNS;
     int step = 0, first = wave * WAVE_COLUMNS;
-    walk_stages<STAGES>(ring, chunks * weights.steps, weights, [&](int, const unsigned char *stage) {
-        const unsigned char *rows = stage + wave * WAVE_COLUMNS * STAGE_PITCH + lane_offset(STAGE_PITCH);
+    walk.run(weights, [&](const unsigned char *stage) {
+        const unsigned char *rows = stage + wave * WAVE_COLUMNS * STAGE_PITCH + right_lane_offset(STAGE_PITCH);
         if (step < weights.steps_t)
             multiply_stage<T>(t_rows + lane_offset(t_pitch) + step * CHUNK, t_pitch, rows, STAGE_PITCH, own.y);
         else
@@ -242,11 +265,11 @@ EVO_DEVICE void finish(const gpu_tensor_finish_params &p, unsigned char *shared)
         EVO_DYNAMIC_SHARED(shared);                                                                                   \
         finish<type, positions, octets>(p, shared);                                                                   \
     }
-EVO_FINISH(bf16, bfloat_t, 64, 4)
+EVO_FINISH(bf16, bfloat_t, 64, 2)
 EVO_FINISH(bf16, bfloat_t, 32, 6)
-EVO_FINISH(fp16, half_t, 64, 4)
+EVO_FINISH(fp16, half_t, 64, 2)
 EVO_FINISH(fp16, half_t, 32, 6)
 #if defined(EVO_MATRIX_TF32)
-EVO_FINISH(tf32, tf32_t, 64, 4)
+EVO_FINISH(tf32, tf32_t, 64, 2)
 EVO_FINISH(tf32, tf32_t, 32, 6)
 #endif

@@ -11,12 +11,13 @@ static constexpr int STAGES = ASYNCHRONOUS ? GPU_TENSOR_STAGES : 2, ROWS = GPU_T
 
 EVO_KERNEL(evo_trimul_mask_max, gpu_mask_max_params, GPU_PACK_THREADS, 1) {
     EVO_SHARED(float, shared, GPU_PACK_THREADS);
-    const int64_t elements = p.n * p.n, at_once = GPU_MASK_PARTS * GPU_PACK_THREADS;
     const int64_t *strides = p.mask.strides;
     float most = 0.0f;
-    for (int64_t e = static_cast<int64_t>(block_x()) * GPU_PACK_THREADS + thread_x(); e < elements; e += at_once)
-        most = larger(most, finite_magnitude(load_mask(p.mask, (p.batch_begin + block_z()) * strides[0] +
-                                                                   e / p.n * strides[1] + e % p.n * strides[2])));
+    for (int64_t i = block_x(); i < p.n; i += GPU_MASK_PARTS) {
+        const int64_t row = (p.batch_begin + block_z()) * strides[0] + i * strides[1];
+        for (int64_t j = thread_x(); j < p.n; j += GPU_PACK_THREADS)
+            most = larger(most, finite_magnitude(load_mask(p.mask, row + j * strides[2])));
+    }
     shared[thread_x()] = most;
     block_barrier();
     for (int half = GPU_PACK_THREADS / 2; half > 0; half /= 2) {
@@ -28,7 +29,8 @@ EVO_KERNEL(evo_trimul_mask_max, gpu_mask_max_params, GPU_PACK_THREADS, 1) {
 
 /* The offsets of position m in the source and the mask; false for padding. */
 EVO_DEVICE bool locate_position(const gpu_tensor_project_params &p, int64_t m, int64_t *source, int64_t *mask) {
-    const int64_t i = m / p.pitch, k = m - i * p.pitch, batch = p.batch_begin + block_z();
+    const uint32_t i = static_cast<uint32_t>(m) / static_cast<uint32_t>(p.pitch); /* N is below 2^16 */
+    const int64_t k = m - static_cast<int64_t>(i) * p.pitch, batch = p.batch_begin + block_z();
     *source = batch * p.source.strides[0] + i * p.source.strides[1] + k * p.source.strides[2];
     *mask = batch * p.mask.strides[0] + i * p.mask.strides[1] + k * p.mask.strides[2];
     return m < p.positions && k < p.n;
@@ -46,7 +48,7 @@ template <class T> struct weight_rows {
         const int64_t row = static_cast<int64_t>(side) * p->side_rows + p->group_begin * 2 + own * ROWS;
         return static_cast<const unsigned char *>(p->weight) + row * p->depth * T::BYTES;
     }
-    EVO_METHOD void fetch(int, unsigned char *stage) {
+    EVO_METHOD void fetch(unsigned char *stage) {
         if (step == 0) panel.start(rows(), static_cast<int64_t>(p->depth) * T::BYTES, ROWS, p->depth * T::BYTES);
         panel.fetch(stage);
         if (++step == steps) {
@@ -54,7 +56,7 @@ template <class T> struct weight_rows {
             chunk++;
         }
     }
-    EVO_METHOD void put(int, unsigned char *stage) {
+    EVO_METHOD void put(unsigned char *stage) {
         panel.put(stage);
     }
 };
@@ -70,7 +72,7 @@ template <class T, int WIDTH> struct channel_rows {
     EVO_METHOD void start(const gpu_tensor_project_params &p, unsigned char *staging, int64_t first) {
         shared = staging;
         position = first + lane_number() % SEGMENTS * SEGMENT;
-        const int64_t k = position % p.pitch;
+        const int64_t k = static_cast<uint32_t>(position) % static_cast<uint32_t>(p.pitch);
         count = k + SEGMENT <= p.n ? SEGMENT : k < p.n ? static_cast<int>(p.n - k) : 0;
         if (position >= p.positions) position = -1;
     }
@@ -141,18 +143,6 @@ EVO_DEVICE void project(const gpu_tensor_project_params &p, unsigned char *share
     float *mask =
         reinterpret_cast<float *>(staging + GPU_BLOCK_WAVES * TILE_SIDE * channel_rows<T, POSITIONS / 2>::PITCH);
 
-    const float unit = power_of_two(-mask_exponent(p.mask_parts, p.mask_max));
-    for (int row = thread_x(); row < POSITIONS; row += THREADS) {
-        int64_t source, at;
-        mask[row] = locate_position(p, first + row, &source, &at) ? load_mask(p.mask, at) * unit : 0.0f;
-    }
-    const norm_task task = { &p.source, p.norm, p.channels, p.depth, false, p.eps };
-    const auto locate = [&](int row, int64_t *offset) {
-        int64_t at;
-        return locate_position(p, first + row, offset, &at);
-    };
-    norm_rows<T, POSITIONS, OCTETS>(task, locate, x, pitch, nullptr);
-
     const int begin = static_cast<int>(block_y()) * p.chunks_per_block, all = 2 * p.chunks_per_side;
     const int end = begin + p.chunks_per_block < all ? begin + p.chunks_per_block : all;
     weight_rows<T> weights;
@@ -160,14 +150,29 @@ EVO_DEVICE void project(const gpu_tensor_project_params &p, unsigned char *share
     weights.chunk = begin;
     weights.step = 0;
     weights.steps = p.depth * T::BYTES / CHUNK;
+    stage_walk<STAGES, weight_rows<T>> walk = { ring, (end - begin) * weights.steps };
+    walk.begin(weights);
+
+    static_assert(POSITIONS <= THREADS, "a mask a thread");
+    int64_t source, at_mask;
+    float own_mask = 0.0f;
+    if (thread_x() < POSITIONS && locate_position(p, first + thread_x(), &source, &at_mask))
+        own_mask = load_mask(p.mask, at_mask);
+    const norm_task task = { &p.source, p.norm, p.channels, p.depth, false, p.eps };
+    const auto locate = [&](int row, int64_t *offset) {
+        int64_t at;
+        return locate_position(p, first + row, offset, &at);
+    };
+    norm_rows<T, POSITIONS, OCTETS>(task, locate, x, pitch, nullptr);
+    if (thread_x() < POSITIONS) mask[thread_x()] = own_mask * power_of_two(-mask_exponent(p.mask_parts, p.mask_max));
 
     projection<T, ACROSS> own;
     own.mask = mask + across * (POSITIONS / 2);
     own.rows.start(p, staging + wave * TILE_SIDE * own.rows.PITCH, first + across * (POSITIONS / 2));
     clear(own.sum);
-    const unsigned char *y = x + across * (POSITIONS / 2) * pitch + lane_offset(pitch);
+    const unsigned char *y = x + across * (POSITIONS / 2) * pitch + right_lane_offset(pitch);
     int chunk = begin, step = 0;
-    walk_stages<STAGES>(ring, (end - begin) * weights.steps, weights, [&](int, const unsigned char *stage) {
+    walk.run(weights, [&](const unsigned char *stage) {
         multiply_stage<T>(stage + down * (ROWS / 2) * STAGE_PITCH + lane_offset(STAGE_PITCH), STAGE_PITCH,
                           y + step * CHUNK, pitch, own.sum);
         if (++step < weights.steps) return;
