@@ -19,7 +19,8 @@ struct __align__(8) uint2_t {
     uint32_t x, y;
 };
 
-static constexpr int WAVE = 32;
+static constexpr int WAVE = 32, SUMS = 64;
+#define EVO_LARGE_SHARED
 
 EVO_DEVICE int thread_x() {
     return static_cast<int>(threadIdx.x);

@@ -11,6 +11,10 @@
  *
  * Indices: int thread_x(), unsigned block_x(), block_y(), block_z().
  *
+ * What a kernel is shaped after: SUMS, how many fp32 sums a thread may hold beside as many totals (64, or 32 where the compiler
+ * spills more); EVO_LARGE_SHARED, defined where some chip gives a block more than 64 KB of shared memory: kernels that take
+ * more stand behind it, and are never launched elsewhere.
+ *
  * Shared memory: EVO_SHARED(type, name, count); declares a static array of the block, aligned to 16 bytes, in function
  * scope; EVO_DYNAMIC_SHARED(name); declares `unsigned char *`-like `name`, the launch's dynamic shared memory, likewise.
  *

@@ -25,9 +25,13 @@ static constexpr int WAVE = __AMDGCN_WAVEFRONT_SIZE__;
 #else
 static constexpr int WAVE = 64;
 #endif
+static constexpr int SUMS = 32;
 
+/* Opaque: what is computed from it would be hoisted out of all loops, and take more registers than there are. */
 EVO_DEVICE int thread_x() {
-    return static_cast<int>(__builtin_amdgcn_workitem_id_x());
+    unsigned x = __builtin_amdgcn_workitem_id_x();
+    asm volatile("" : "+v"(x));
+    return static_cast<int>(x & 1023);
 }
 EVO_DEVICE unsigned block_x() {
     return __builtin_amdgcn_workgroup_id_x();

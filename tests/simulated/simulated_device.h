@@ -52,6 +52,12 @@ struct registered : kernel {
 } // namespace simulated
 
 static constexpr int WAVE = EVO_SIMULATED_WAVE;
+#if defined(EVO_SIMULATED_AMD)
+static constexpr int SUMS = 32;
+#else
+static constexpr int SUMS = 64;
+#define EVO_LARGE_SHARED
+#endif
 
 EVO_DEVICE int thread_x() {
     return static_cast<int>(simulated::active->running->index[0]);
