@@ -215,8 +215,6 @@ static void test_matrix_units(void **state) {
         "n=8",
         "n=33,c_z=24,c=40",
         "n=65,c_z=16,c=8,residual=1",
-        "n=131,c_z=8,c=8",
-        "n=70,c_z=40,c=16,alias=input",
         "b=3,n=9,c_z=64,c=32,mask=batch",
         "n=5,c_z=384,c=128",
         "n=7,c_z=200,c=96,c_out=33",
@@ -236,6 +234,12 @@ static void test_matrix_units(void **state) {
             snprintf(text, sizeof text, "trimul(%s,%s,direction=%s)", modes[m], sizes[i], directions[(i + m) % 2]);
             judge_text(judge_context, text, seed);
         }
+    static const char *const large[] = {
+        "trimul(n=131,c_z=8,c=8,dtype=bf16)",
+        "trimul(n=131,c_z=8,c=8,dtype=fp32,compute=tf32,direction=incoming)",
+        "trimul(n=70,c_z=40,c=16,alias=input,dtype=fp16)",
+    };
+    judge_texts(judge_context, large, COUNT(large), seed);
     judge_limits(judge_context, "trimul(b=2,n=19,c_z=16,c=40,residual=1,dtype=bf16)");
     judge_limits(judge_context, "trimul(b=2,n=9,c_z=16,c=40,alias=input,dtype=fp16,direction=incoming)");
     judge_limits(judge_context, "trimul(n=9,c_z=16,c=40,dtype=fp32,compute=tf32)");
