@@ -24,6 +24,8 @@ enum {
 enum {
     BATCH_BYTES = 64 << 20, /* batch entries go together while a and b take no more than this */
     U_BYTES = 32 << 20,
+    LEAST_ROWS = 16, /* of a tile: fewer would save little, as a block takes 64 x 4 pairs */
+    LEAST_COLS = GPU_OPM_TENSOR_COLS,
     MOST_HIDDEN = 128,  /* c */
     MOST_CHANNELS = 384 /* c_m */
 };
@@ -302,8 +304,8 @@ static void shrink(const evo_opm_desc *d, bool may_reorder, evo_form *form) {
     if (!fits(d, form)) step->batch = form->tuning[U_BATCH] = 1;
     while (form->order == WEIGHT_FIRST && *u_rows > 1 && !fits(d, form)) *u_rows = (*u_rows + 1) / 2;
     if (!fits(d, form) && may_reorder) form->order = OUTER_FIRST;
-    while (!fits(d, form) && (step->rows > 1 || step->cols > 1)) {
-        int64_t *larger = step->rows > step->cols ? &step->rows : &step->cols;
+    while (!fits(d, form) && (step->rows > LEAST_ROWS || step->cols > LEAST_COLS)) {
+        int64_t *larger = step->rows > LEAST_ROWS && step->rows > step->cols ? &step->rows : &step->cols;
         *larger = (*larger + 1) / 2;
     }
 }
