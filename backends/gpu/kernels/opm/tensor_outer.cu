@@ -21,6 +21,13 @@ static_assert(PAIRS == THREADS, "a thread counts a pair");
 /* A wave has 32 i and, for 32 channels c_b each, WAVE_J j. */
 static constexpr int DOWN = 2, WAVE_J = WAVE / 32, HALVES = HIDDEN / TILE_SIDE, Z_TILES = COLUMNS / TILE_SIDE;
 
+/* A second path without conditions between the tiles of z: mma.sync gains from it; gfx11 and tf32 have no registers for both. */
+#if defined(EVO_MATRIX_MMA)
+template <class T> static constexpr bool WHOLE_PATH = T::BYTES == 2;
+#else
+template <class T> static constexpr bool WHOLE_PATH = false;
+#endif
+
 /*
  * How much of everything a block holds: SIDES channels c_a at a time, a's stages, slices of W_o.
  * Shared memory: `pair_numbers`, slices of W_o, stages of a, b's tile; the first three are FIXED bytes.
@@ -279,6 +286,7 @@ EVO_DEVICE void add_products(const unsigned char *x, const unsigned char *y, int
         for (int j = 0; j < WAVE_J; j++) EVO_UNROLL
         for (int half = 0; half < HALVES; half++) multiply(sum.o[side][d][j][half], left, right[j][half]);
     }
+    schedule_barrier();
 }
 
 template <class FORM>
@@ -319,6 +327,7 @@ EVO_DEVICE void project_tiles(const unsigned char *slice, int columns, const OPE
             for (int d = 0; d < DOWN; d++) EVO_UNROLL
             for (int j = 0; j < WAVE_J; j++) multiply(sum.z[d][j][tile], o[d][j][part], w);
         }
+        schedule_barrier();
     }
 }
 
@@ -397,7 +406,7 @@ EVO_DEVICE void walk_channels(const gpu_opm_tensor_outer_params &p, const place 
         }
         if (scaled) scale_products<FORM>(reinterpret_cast<const pair_numbers *>(memory), i, j, sum);
         const unsigned char *const w = slices + slice * FORM::SLICE + right_lane_offset(FORM::W_PITCH);
-        if (p.c - c_b >= HIDDEN && p.z_rows - at.z >= COLUMNS)
+        if (WHOLE_PATH<T> && p.c - c_b >= HIDDEN && p.z_rows - at.z >= COLUMNS)
             project_products<FORM, true>(w, HIDDEN, COLUMNS, sum);
         else
             project_products<FORM, false>(w, p.c - c_b, p.z_rows - at.z, sum);
