@@ -184,6 +184,7 @@ static evo_status properties(int index, gpu_properties *properties) {
     TRY(cuDeviceGetAttribute, &shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device);
     TRY(cuDeviceTotalMem, &properties->memory_size, device);
     properties->shared_memory_size = (size_t)shared;
+    properties->has_tf32 = properties->has_async_copies = major >= 8;
     snprintf(properties->arch, sizeof properties->arch, "sm_%d%d", major, minor);
     return EVO_OK;
 }

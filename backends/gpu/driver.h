@@ -22,6 +22,8 @@ typedef struct gpu_properties {
     int wave_size;
     size_t memory_size;
     size_t shared_memory_size; /* bytes that one block may use, with the opt-in where there is one */
+    bool has_tf32;             /* matrix units multiply tf32 */
+    bool has_async_copies;     /* from global to shared memory */
 } gpu_properties;
 
 typedef struct gpu_grid {

@@ -20,6 +20,48 @@ typedef enum gpu_function {
     GPU_TRIMUL_CONTRACT_SMALL,
     GPU_TRIMUL_FINISH,
     GPU_TRIMUL_COPY,
+    GPU_TENSOR_PACK_ROWS,
+    GPU_TENSOR_PACK_NORM,
+    GPU_TRIMUL_MASK_MAX,
+    GPU_TRIMUL_PROJECT_BF16_128,
+    GPU_TRIMUL_PROJECT_BF16_64,
+    GPU_TRIMUL_PROJECT_BF16_32,
+    GPU_TRIMUL_PROJECT_FP16_128,
+    GPU_TRIMUL_PROJECT_FP16_64,
+    GPU_TRIMUL_PROJECT_FP16_32,
+    GPU_TRIMUL_PROJECT_TF32_64,
+    GPU_TRIMUL_PROJECT_TF32_32,
+    GPU_TRIMUL_CONTRACT_BF16,
+    GPU_TRIMUL_CONTRACT_FP16,
+    GPU_TRIMUL_CONTRACT_TF32,
+    GPU_TRIMUL_FINISH_BF16_64,
+    GPU_TRIMUL_FINISH_BF16_32,
+    GPU_TRIMUL_FINISH_FP16_64,
+    GPU_TRIMUL_FINISH_FP16_32,
+    GPU_TRIMUL_FINISH_TF32_64,
+    GPU_TRIMUL_FINISH_TF32_32,
+    GPU_OPM_PACK_OUT,
+    GPU_OPM_PROJECT_BF16_64,
+    GPU_OPM_PROJECT_BF16_256,
+    GPU_OPM_PROJECT_BF16_384,
+    GPU_OPM_PROJECT_FP16_64,
+    GPU_OPM_PROJECT_FP16_256,
+    GPU_OPM_PROJECT_FP16_384,
+    GPU_OPM_PROJECT_TF32_64,
+    GPU_OPM_PROJECT_TF32_256,
+    GPU_OPM_PROJECT_TF32_384,
+    GPU_OPM_OUTER_BF16,
+    GPU_OPM_OUTER_FP16,
+    GPU_OPM_OUTER_TF32,
+    GPU_OPM_OUTER_SMALL_BF16,
+    GPU_OPM_OUTER_SMALL_FP16,
+    GPU_OPM_OUTER_SMALL_TF32,
+    GPU_OPM_WEIGH_BF16,
+    GPU_OPM_WEIGH_FP16,
+    GPU_OPM_WEIGH_TF32,
+    GPU_OPM_COMBINE_BF16,
+    GPU_OPM_COMBINE_FP16,
+    GPU_OPM_COMBINE_TF32,
     GPU_FUNCTION_COUNT
 } gpu_function;
 
@@ -27,6 +69,7 @@ enum {
     GPU_ALIGN = 256,          /* bytes, of buffers within the workspace and the pack */
     GPU_LAYOUT_PORTABLE = 16, /* pack layouts of tier `portable` */
     GPU_LAYOUT_RAW_GATE = 17, /* the same, where the triangle multiplication's gate reads z itself */
+    GPU_LAYOUT_TENSOR = 32,   /* of tier `tensor`: + 2 * the dtype of the operands, + 1 with a raw gate */
     GPU_GRID_LIMIT = 65535    /* blocks in y and z */
 };
 
@@ -41,6 +84,10 @@ evo_status gpu_load(evo_device *device, const gpu_function *functions, int count
 /** Launches a loaded function on the call's stream; a grid without blocks is nothing. */
 evo_status gpu_launch(const evo_call *call, gpu_function function, int64_t x, int64_t y, int64_t z, const void *params,
                       size_t size);
+
+/** The same with the bytes of dynamic shared memory, for functions whose table leaves them open. */
+evo_status gpu_launch_shared(const evo_call *call, gpu_function function, int64_t x, int64_t y, int64_t z,
+                             size_t shared, const void *params, size_t size);
 
 /** A tensor or a weight as kernels take it. `data` is written only where the op says so. */
 gpu_tensor gpu_tensor_of(const evo_tensor *tensor, const void *data);
@@ -92,7 +139,9 @@ static inline float *gpu_take(uintptr_t *next, int64_t bytes) {
     return taken;
 }
 
+extern const evo_kernel gpu_opm_tensor;
 extern const evo_kernel gpu_opm_portable;
+extern const evo_kernel gpu_trimul_tensor;
 extern const evo_kernel gpu_trimul_portable;
 
 #endif
