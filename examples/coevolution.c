@@ -4,24 +4,17 @@
  * of the outer product of two columns' symbols is how often each pair of symbols stands in them, and what that has
  * more than chance would give is the sign of contact.
  *
- * No trained weights are needed, since these do it:
- *   m      the symbol of sequence s in column i as a one-hot row of 32 channels, of which 21 are used
- *   W_a    (= W_b) such that a LayerNorm's effect on such a row is undone: a and b are the one-hot rows of 21
- *   mask   the square root of the weight w_s of sequence s, so that each product of two has the factor w_s
- *   W_o    the identity: output channel 21 * a + b of pair i, j is f_ij(a,b) = sum_s w_s [a at i, b at j] / sum_s w_s
- *
- * With the library installed, this is a whole program: cc *.c -levoformer -lpng -lm
+ * With the library installed, this is a whole program (mean.c has the library's part):
+ *     cc alignment.c canvas.c coevolution.c contacts.c mean.c picture.c text.c -levoformer -lpng -lm
  */
 #include "coevolution.h"
 
 #include <errno.h>
-#include <evoformer/evoformer.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* The build says where the shipped alignment is once installed, and where in the sources. */
@@ -32,48 +25,11 @@
 #define COEVOLUTION_SOURCE_DATA "data"
 #endif
 
-enum {
-    CHANNELS = 32
-}; /* of the one-hot rows */
-
-static const double layer_norm_eps = 1e-5;
 static const double tolerance = 1e-5; /* of the checks: fp32 sums of probabilities keep six digits */
 
 struct options {
     const char *alignment, *compare, *device;
 };
-
-/* Memory of the device, for the tensors of one outer product mean. */
-struct buffers {
-    void *m, *mask, *out, *weights, *pack, *workspace;
-};
-
-/* One outer product mean and what it needs; all zero before, and after `close_mean`. */
-struct mean {
-    evo_context *context;
-    evo_device_info device;
-    evo_opm_desc desc;
-    evo_plan *plan;
-    evo_plan_info info;
-    evo_pack *pack;
-    struct buffers buffers;
-    size_t m_size, mask_size, out_size; /* bytes */
-    double seconds;
-};
-
-static bool succeeded(evo_status status, const char *what) {
-    if (status == EVO_OK) return true;
-    fprintf(stderr, "coevolution: cannot %s: %s (%s)\n", what, evo_last_error(), evo_status_name(status));
-    return false;
-}
-
-static void *allocate(size_t count, size_t size) {
-    size_t bytes;
-    void *memory = size_product(count, size, &bytes) ? calloc(count ? count : 1, size) : NULL;
-
-    if (!memory) fprintf(stderr, "coevolution: out of memory: no room for %zu values of %zu bytes\n", count, size);
-    return memory;
-}
 
 /* What goes on is told only to a person, on a terminal. */
 static void tell(const char *what) {
@@ -88,190 +44,6 @@ static void tell_weights(size_t done, size_t all) {
     last = 10 * done / all;
     snprintf(line, sizeof line, "weighing sequences: %zu %%", 10 * last);
     tell(line);
-}
-
-/* Bytes of the three tensors, in fp32; false if they cannot be held. */
-static bool tensor_sizes(struct mean *mean, const struct alignment *alignment) {
-    size_t positions, pairs, columns = alignment->columns;
-
-    return size_product(alignment->sequences, columns, &positions) && size_product(columns, columns, &pairs) &&
-           size_product(positions, sizeof(float), &mean->mask_size) &&
-           size_product(positions, CHANNELS * sizeof(float), &mean->m_size) &&
-           size_product(pairs, FREQUENCIES * sizeof(float), &mean->out_size);
-}
-
-static bool plan_mean(struct mean *mean, const struct alignment *alignment, const char *device) {
-    mean->device = (evo_device_info)EVO_DEVICE_INFO_INIT;
-    mean->info = (evo_plan_info)EVO_PLAN_INFO_INIT;
-    mean->desc = (evo_opm_desc)EVO_OPM_DESC_INIT;
-    if (!tensor_sizes(mean, alignment)) {
-        fprintf(stderr, "coevolution: the alignment is too large: %zu columns have too many pairs\n",
-                alignment->columns);
-        return false;
-    }
-    mean->desc.s = (int64_t)alignment->sequences;
-    mean->desc.n = (int64_t)alignment->columns;
-    mean->desc.c_m = CHANNELS;
-    mean->desc.c = SYMBOLS;
-    mean->desc.c_z = FREQUENCIES;
-    mean->desc.mask = (evo_tensor)EVO_TENSOR_INIT(EVO_FP32);
-    mean->desc.biases = EVO_OPM_BIAS_A | EVO_OPM_BIAS_B;
-    mean->desc.divide = EVO_DIVIDE_BEFORE;
-    mean->desc.count_eps = 0;
-    mean->desc.count_min = 0;
-    mean->desc.layer_norm_eps = layer_norm_eps;
-    return succeeded(evo_context_create(device, NULL, &mean->context), "open the device") &&
-           succeeded(evo_context_device(mean->context, &mean->device), "ask for the device") &&
-           succeeded(evo_opm_plan_create(mean->context, &mean->desc, &mean->plan), "plan the outer product mean") &&
-           succeeded(evo_plan_get_info(mean->plan, &mean->info), "ask for the plan");
-}
-
-enum { /* where the weights stand in their buffer, in floats; W_b is W_a */
-    NORM_WEIGHT = 0,
-    A_WEIGHT = NORM_WEIGHT + CHANNELS,
-    A_BIAS = A_WEIGHT + SYMBOLS * CHANNELS,
-    OUT_WEIGHT = A_BIAS + SYMBOLS,
-    WEIGHTS = OUT_WEIGHT + FREQUENCIES * FREQUENCIES
-};
-
-static bool allocate_buffers(struct mean *mean) {
-    struct buffers *buffers = &mean->buffers;
-    struct {
-        size_t size;
-        void **memory;
-    } wanted[] = {
-        { mean->m_size, &buffers->m },
-        { mean->mask_size, &buffers->mask },
-        { mean->out_size, &buffers->out },
-        { WEIGHTS * sizeof(float), &buffers->weights },
-        { mean->info.pack_size, &buffers->pack },
-        { mean->info.workspace_size, &buffers->workspace },
-    };
-    double all = 0;
-
-    for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++) all += (double)wanted[k].size;
-    /* Asked first: a system that gives memory freely kills the program later, when it is used. */
-    if (mean->device.memory_size && all > (double)mean->device.memory_size) {
-        fprintf(stderr, "coevolution: the alignment is too large: it takes %.1f GB of memory, %s has %.1f GB\n",
-                all / 1e9, mean->device.name, (double)mean->device.memory_size / 1e9);
-        return false;
-    }
-    for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++)
-        if (!succeeded(evo_memory_alloc(mean->context, wanted[k].size, wanted[k].memory), "allocate device memory"))
-            return false;
-    return true;
-}
-
-/* Copies host memory to the device and waits, so that the host's can be freed. */
-static bool upload(struct mean *mean, void *target, const void *source, size_t bytes) {
-    return succeeded(evo_memory_copy(mean->context, target, source, bytes, NULL), "copy to the device") &&
-           succeeded(evo_stream_synchronize(mean->context, NULL), "copy to the device");
-}
-
-/*
- * A one-hot row of 32 channels has mean 1/32 and variance 1/32 * 31/32, so LayerNorm makes it (row - 1/32) /
- * sqrt(variance + eps); times that root, and with the bias 1/32, it is the row again.
- */
-static void set_weights(float *weights) {
-    double mean = 1.0 / (int)CHANNELS, root = sqrt(mean * (1 - mean) + layer_norm_eps);
-
-    for (size_t k = 0; k < CHANNELS; k++) weights[NORM_WEIGHT + k] = 1;
-    for (size_t k = 0; k < SYMBOLS; k++) {
-        weights[A_WEIGHT + k * CHANNELS + k] = (float)root;
-        weights[A_BIAS + k] = (float)mean;
-    }
-    for (size_t k = 0; k < FREQUENCIES; k++) weights[OUT_WEIGHT + k * FREQUENCIES + k] = 1;
-}
-
-static evo_weight view(const float *data) {
-    return (evo_weight){ data, EVO_FP32, { 0, 0 } }; /* contiguous, as all of them are */
-}
-
-static bool pack_weights(struct mean *mean) {
-    evo_opm_weights weights = EVO_OPM_WEIGHTS_INIT;
-    const float *device = mean->buffers.weights;
-    float *host = allocate(WEIGHTS, sizeof *host);
-    bool good;
-
-    if (!host) return false;
-    set_weights(host);
-    weights.norm_weight = view(device + NORM_WEIGHT);
-    weights.a_weight = weights.b_weight = view(device + A_WEIGHT);
-    weights.a_bias = weights.b_bias = view(device + A_BIAS);
-    weights.out_weight = view(device + OUT_WEIGHT);
-    good = upload(mean, mean->buffers.weights, host, WEIGHTS * sizeof *host) &&
-           succeeded(
-               evo_opm_pack_weights(mean->plan, &weights, mean->buffers.pack, mean->info.pack_size, NULL, &mean->pack),
-               "pack the weights");
-    free(host);
-    return good;
-}
-
-static bool upload_alignment(struct mean *mean, const struct alignment *alignment, const double *weights) {
-    size_t columns = alignment->columns, positions = alignment->sequences * columns;
-    float *m = allocate(positions, CHANNELS * sizeof *m), *mask = m ? allocate(positions, sizeof *mask) : NULL;
-    bool good = m && mask;
-
-    if (good) {
-        for (size_t k = 0; k < positions; k++) {
-            m[k * CHANNELS + alignment->symbols[k]] = 1;
-            mask[k] = (float)sqrt(weights[k / columns]);
-        }
-        good =
-            upload(mean, mean->buffers.m, m, mean->m_size) && upload(mean, mean->buffers.mask, mask, mean->mask_size);
-    }
-    free(m);
-    free(mask);
-    return good;
-}
-
-/* The op itself, timed, and its result copied to `frequencies`. */
-static bool execute_mean(struct mean *mean, float *frequencies) {
-    evo_opm_args args = EVO_OPM_ARGS_INIT;
-    struct timespec start, stop;
-
-    args.m = mean->buffers.m;
-    args.mask = mean->buffers.mask;
-    args.out = mean->buffers.out;
-    clock_gettime(CLOCK_MONOTONIC, &start);
-    if (!succeeded(
-            evo_opm_execute(mean->plan, mean->pack, &args, mean->buffers.workspace, mean->info.workspace_size, NULL),
-            "compute the outer product mean") ||
-        !succeeded(evo_stream_synchronize(mean->context, NULL), "compute the outer product mean"))
-        return false;
-    clock_gettime(CLOCK_MONOTONIC, &stop);
-    mean->seconds = (double)(stop.tv_sec - start.tv_sec) + 1e-9 * (double)(stop.tv_nsec - start.tv_nsec);
-    return succeeded(evo_memory_copy(mean->context, frequencies, mean->buffers.out, mean->out_size, NULL),
-                     "copy from the device") &&
-           succeeded(evo_stream_synchronize(mean->context, NULL), "copy from the device");
-}
-
-static void close_mean(struct mean *mean) {
-    const struct buffers *buffers = &mean->buffers;
-    void *const all[] = {
-        buffers->m, buffers->mask, buffers->out, buffers->weights, buffers->pack, buffers->workspace
-    };
-
-    evo_pack_destroy(mean->pack);
-    evo_plan_destroy(mean->plan);
-    for (size_t k = 0; mean->context && k < sizeof all / sizeof *all; k++) evo_memory_free(mean->context, all[k]);
-    evo_context_destroy(mean->context);
-    *mean = (struct mean){ 0 };
-}
-
-/* The frequencies of all pairs of symbols in all pairs of columns, [columns][columns][21][21]; NULL after an error. */
-static float *pair_frequencies(struct mean *mean, const struct alignment *alignment, const double *weights,
-                               const char *device) {
-    float *frequencies = NULL;
-
-    if (plan_mean(mean, alignment, device) && allocate_buffers(mean) && pack_weights(mean) &&
-        upload_alignment(mean, alignment, weights))
-        frequencies = allocate(alignment->columns * alignment->columns, FREQUENCIES * sizeof *frequencies);
-    if (frequencies && !execute_mean(mean, frequencies)) {
-        free(frequencies);
-        frequencies = NULL;
-    }
-    return frequencies;
 }
 
 static bool report_check(const char *what, double worst) {
@@ -389,7 +161,7 @@ static bool score_and_report(const struct alignment *alignment, const struct opt
 
 static bool analyse(const struct alignment *alignment, const double *weights, const struct options *options,
                     const struct pair_list *other) {
-    struct mean mean = { 0 };
+    struct mean_report report;
     float *frequencies;
     double effective = 0;
     bool good;
@@ -401,20 +173,19 @@ static bool analyse(const struct alignment *alignment, const double *weights, co
     printf("effective    %.2f sequences, near copies counted once\n", effective);
     fflush(stdout);
     tell("computing the frequencies of all pairs");
-    frequencies = pair_frequencies(&mean, alignment, weights, options->device);
+    frequencies = pair_frequencies(alignment, weights, options->device, &report);
     tell("");
     good = frequencies != NULL;
     if (good) {
-        printf("computed     on %s (%s), kernel %s, %.2f s\n", mean.device.name, mean.device.description,
-               mean.info.kernel, mean.seconds);
+        printf("computed     on %s (%s), kernel %s, %.2f s\n", report.device, report.description, report.kernel,
+               report.seconds);
         good = check_sums(frequencies, alignment->columns);
         good = check_symmetry(frequencies, alignment->columns) && good;
         good = check_columns(frequencies, alignment, weights, effective) && good;
         if (!good) fprintf(stderr, "coevolution: the frequencies are wrong; nothing was written\n");
     }
-    good = good && score_and_report(alignment, options, other, frequencies, effective, mean.device.name);
+    good = good && score_and_report(alignment, options, other, frequencies, effective, report.device);
     free(frequencies);
-    close_mean(&mean);
     return good;
 }
 

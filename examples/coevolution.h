@@ -1,4 +1,4 @@
-/* coevolution.h: what the parts of the coevolution example share. No part but coevolution.c knows the library. */
+/* coevolution.h: what the parts of the examples coevolution and contacts_mpi share. Only mean.c has the library's op. */
 #ifndef COEVOLUTION_H
 #define COEVOLUTION_H
 
@@ -58,6 +58,21 @@ void alignment_free(struct alignment *alignment);
  * a hundred near copies of one protein count as one. NULL if memory is exhausted. `progress` may be NULL.
  */
 double *alignment_weights(const struct alignment *alignment, void (*progress)(size_t done, size_t all));
+
+/* mean.c */
+
+/* What computed the frequencies. */
+struct mean_report {
+    char device[32], description[128], kernel[32];
+    double seconds;
+};
+
+/*
+ * The frequencies of all pairs of symbols in all pairs of columns, [columns][columns][21][21], computed on the device of
+ * this name; the caller frees them. NULL after an error, which is written to standard error.
+ */
+float *pair_frequencies(const struct alignment *alignment, const double *weights, const char *device,
+                        struct mean_report *report);
 
 /* contacts.c */
 

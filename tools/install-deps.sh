@@ -10,7 +10,9 @@ Installs the Debian or Ubuntu packages that are missing, as root or through
 sudo. When nothing is missing it prints nothing and asks for nothing.
 
   --all    also what `sh tools/test.sh --all` needs (clang-19 with its
-           sanitizers and OpenMP runtime, clang-format-19)
+           sanitizers and OpenMP runtime, clang-format-19, lld-19; python3-venv
+           for a CUDA compiler from PyPI; CMake, gfortran and OpenMPI; abidiff,
+           Doxygen and git)
   --list   print the packages' names and install nothing
   --help   this text
 USAGE
@@ -20,8 +22,13 @@ USAGE
 packages='gcc g++ libc6-dev binutils meson ninja-build pkg-config python3
           libcmocka-dev libcjson-dev libpng-dev'
 
-# What the long tests need: one compiler version for sanitizers and one for the formatting.
-extra='clang-19 libclang-rt-19-dev libomp-19-dev llvm-19 clang-format-19'
+# What the long tests need: one compiler version for sanitizers and AMD's code objects, one for the formatting; venv for nvcc,
+# which tools/test.sh takes from PyPI where the machine has none; the languages and build systems of the suite `embed`; the
+# binary interface; the documentation site.
+extra='clang-19 libclang-rt-19-dev libomp-19-dev llvm-19 clang-format-19 lld-19 python3-venv
+       cmake make gfortran libopenmpi-dev openmpi-bin
+       abigail-tools git
+       doxygen'
 
 all=no
 list=no

@@ -10,10 +10,11 @@ usage: sh tools/test.sh [--all]
 Installs the packages that are missing (tools/install-deps.sh), builds in
 build-test/ with gcc and assertions, and runs all test suites: a few minutes.
 
-  --all    instead: the formatting; gcc release, with a program built from an
-           install of it; a static and a debug build; the simulated GPUs; all suites under
-           AddressSanitizer with UndefinedBehaviorSanitizer, and under
-           ThreadSanitizer (clang-19): up to half an hour on two cores
+  --all    instead: the formatting; gcc release; a static and a debug build; the
+           documentation site; the binary interface against the last version;
+           the simulated GPUs; both GPU backends compiled for every architecture;
+           all suites under AddressSanitizer with UndefinedBehaviorSanitizer, and
+           under ThreadSanitizer (clang-19): up to half an hour on two cores
   --help   this text
 
 The device to test is taken from EVO_TEST_DEVICE (default cpu). The last line is
@@ -22,8 +23,9 @@ that is no Meson run. A skipped test counts as failed unless this script lists i
 USAGE
 }
 
-# Tests that may skip in a build with the CPU alone, by name.
-may_skip=''
+# Tests that may skip, by name: those of other languages and build systems, whose packages only --all installs.
+may_skip='embed-cmake-versions embed-c-cmake embed-c-cmake-static embed-c++-cmake embed-fortran-cmake
+          embed-fortran-pkg-config embed-warnings-fortran embed-mpi-openmpi embed-warnings-mpi'
 
 all=no
 for arg; do
@@ -65,7 +67,8 @@ step() {
     echo "== $name: $verdict, $(($(date +%s) - began)) s"
 }
 
-# build DIR CC CXX OPTION…: configures, again if need be, and compiles with warnings as errors.
+# build DIR CC CXX OPTION…: configures, again if need be, and compiles with warnings as errors: all, or what $targets names.
+targets=
 build() {
     dir=$1
     cc=$2
@@ -80,7 +83,7 @@ build() {
         return 1
     fi
     rm -f "$log"
-    ninja -C "$dir"
+    ninja -C "$dir" $targets
 }
 
 # run_tests DIR OPTION…: runs the Meson tests and counts them.
@@ -126,25 +129,8 @@ build_and_test_slowly() {
 }
 
 check_format() {
-    find include src backends tests tools examples -name '*.[ch]' -exec \
+    find include src backends tests tools examples \( -name '*.[ch]' -o -name '*.[ch]pp' \) -exec \
         clang-format-19 --dry-run -Werror --ferror-limit=5 {} +
-}
-
-# check_install DIR [--static]: a program built with what pkg-config says about an install.
-check_install() {
-    to=$PWD/$1/install-test
-    rm -rf "$to"
-    DESTDIR=$to meson install -C "$1" --no-rebuild --quiet || return 1
-    pc=$(find "$to" -name evoformer.pc)
-    lib=${pc%/pkgconfig/*}
-    flags=$(PKG_CONFIG_SYSROOT_DIR=$to PKG_CONFIG_LIBDIR=${pc%/*} \
-        pkg-config --cflags --libs ${2-} evoformer) || return 1
-    cat >"$to/program.c" <<'PROGRAM'
-#include <evoformer/evoformer.h>
-int main(void) { return evo_last_error() == 0 || EVO_VERSION_MAJOR < 0; }
-PROGRAM
-    gcc -std=c99 -Wall -Werror -o "$to/program" "$to/program.c" $flags &&
-        LD_LIBRARY_PATH=$lib "$to/program"
 }
 
 # The GPU backends without a toolkit or GPU: all suites on the simulated devices, which add their own sanitizers.
@@ -153,13 +139,42 @@ simulated() {
         run_tests build-test-simulated --suite simulated
 }
 
+# nvcc 13.0 from PyPI, in a folder of its own, where the machine has none; its version is that of the oldest driver that takes
+# the PTX. These four packages are a working nvcc: the driver program with ptxas, the front end, and two sets of headers.
+find_nvcc() {
+    if command -v nvcc >/dev/null 2>&1 || [ -x /usr/local/cuda/bin/nvcc ]; then return 0; fi
+    if [ ! -f build-test-nvcc/complete ]; then
+        python3 -m venv --clear build-test-nvcc &&
+            build-test-nvcc/bin/pip install --quiet --disable-pip-version-check 'nvidia-cuda-nvcc==13.0.*' \
+                'nvidia-nvvm==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-runtime==13.0.*' &&
+            touch build-test-nvcc/complete || return 1
+    fi
+    # It finds its parts beside the name that it is called by, so that a link would not do.
+    PATH=$(dirname "$(find "$PWD/build-test-nvcc" -path '*/nvidia/cu13/bin/nvcc')"):$PATH
+}
+
+# Both GPU backends by their compilers, for every architecture; no GPU and no driver is needed.
+gpu_images() {
+    find_nvcc || return 1
+    targets=test-images
+    build build-test-gpu gcc g++ -Dbuildtype=release -Dbackends=cpu,cuda,hip -Dexamples=false &&
+        run_tests build-test-gpu --suite images
+    status=$?
+    targets=
+    return $status
+}
+
+# The static library alone: hidden names, and programs of others that link it.
 static_build() {
     build build-test-static gcc g++ -Dbuildtype=release -Ddefault_library=static &&
-        run_tests build-test-static --suite api --suite unit
+        run_tests build-test-static --suite api --suite unit --suite embed
 }
 
 deps=
-if [ $all = yes ]; then deps=--all; fi
+if [ $all = yes ]; then
+    deps=--all
+    may_skip=''
+fi
 if ! sh tools/install-deps.sh $deps; then
     failed=1
     steps_failed=' packages'
@@ -173,11 +188,12 @@ fi
 
 step 'formatting' check_format
 step 'gcc release' build_and_test build-test-release gcc g++ -Dbuildtype=release
-step 'install' check_install build-test-release
+step 'documentation site' python3 tools/site.py build-test-release/site
+step 'binary interface' sh tests/abi.sh build-test-abi
 step 'static' static_build
-step 'static install' check_install build-test-static --static
 step 'clang debug, compile only' build build-test-debug clang-19 clang++-19 -Dbuildtype=debug
 step 'simulated GPUs' simulated
+step 'GPU images' gpu_images
 step 'ASan and UBSan' build_and_test_slowly build-test-asan clang-19 clang++-19 \
     -Dbuildtype=debugoptimized -Db_sanitize=address,undefined -Db_lundef=false
 step 'TSan' build_and_test_slowly build-test-tsan clang-19 clang++-19 \

@@ -19,7 +19,8 @@ struct __align__(8) uint2_t {
     uint32_t x, y;
 };
 
-static constexpr int WAVE = 32;
+static constexpr int WAVE = 32, SUMS = 64;
+#define EVO_LARGE_SHARED
 
 EVO_DEVICE int thread_x() {
     return static_cast<int>(threadIdx.x);
@@ -80,5 +81,65 @@ EVO_DEVICE uint32_t float_bits(float value) {
 EVO_DEVICE float bits_float(uint32_t bits) {
     return __uint_as_float(bits);
 }
+
+EVO_DEVICE float hardware_rsqrt(float x) {
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+EVO_DEVICE float hardware_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+EVO_DEVICE uint32_t pack_bfloats(float low, float high) {
+    uint32_t bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
+EVO_DEVICE uint32_t pack_halves(float low, float high) {
+    uint32_t bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
+EVO_DEVICE float round_tf32(float x) {
+    uint32_t bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return __uint_as_float(bits);
+}
+
+EVO_DEVICE void wave_barrier() {
+    __syncwarp();
+}
+EVO_DEVICE void schedule_barrier() {
+}
+
+/* --- Matrix units --- */
+
+#define EVO_MATRIX_MMA
+#define EVO_MATRIX_TF32
+
+#define EVO_MMA(name, shape)                                                                                          \
+    EVO_DEVICE void name(float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2]) {                                \
+        asm("mma.sync.aligned." shape " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"              \
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                          \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                                      \
+    }
+EVO_MMA(mma_16x8x16_bf16, "m16n8k16.row.col.f32.bf16.bf16.f32")
+EVO_MMA(mma_16x8x16_f16, "m16n8k16.row.col.f32.f16.f16.f32")
+EVO_MMA(mma_16x8x8_tf32, "m16n8k8.row.col.f32.tf32.tf32.f32")
+#undef EVO_MMA
+
+/* Volatile keeps them between the barriers they stand between; a memory clobber would hold unrelated loads too. */
+#define EVO_LDMATRIX(name, kind)                                                                                      \
+    EVO_DEVICE void name(uint32_t(&r)[4], const void *row) {                                                          \
+        const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(row));                                \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4" kind ".shared.b16 {%0, %1, %2, %3}, [%4];"                       \
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                                                 \
+                     : "r"(address));                                                                                 \
+    }
+EVO_LDMATRIX(ldmatrix_x4, "")
+EVO_LDMATRIX(ldmatrix_x4_trans, ".trans")
+#undef EVO_LDMATRIX
 
 #endif

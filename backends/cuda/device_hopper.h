@@ -147,24 +147,13 @@ template <int N> EVO_DEVICE void registers_down() {
 /* --- Numbers of 16 bits, TYPE being GPU_BF16 or GPU_FP16 --- */
 
 template <int TYPE> EVO_DEVICE uint32_t pack(float low, float high) {
-    uint32_t pair;
-    if (TYPE == GPU_BF16)
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    else
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
+    return TYPE == GPU_BF16 ? pack_bfloats(low, high) : pack_halves(low, high);
 }
 template <int TYPE> EVO_DEVICE float low_of(uint32_t pair) {
     return TYPE == GPU_BF16 ? bits_float(pair << 16) : half_to_float(static_cast<uint16_t>(pair));
 }
 template <int TYPE> EVO_DEVICE float high_of(uint32_t pair) {
     return TYPE == GPU_BF16 ? bits_float(pair & 0xffff0000u) : half_to_float(static_cast<uint16_t>(pair >> 16));
-}
-/* Within 2^-22 of it. */
-EVO_DEVICE float hardware_exp2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 EVO_DEVICE float hardware_reciprocal_root(float x) {
     float y;

@@ -13,32 +13,56 @@
 
 /* --- The instance table --- */
 
+#define SHARED_AS_LAUNCHED ((size_t)-1)
+
 static const struct {
     const char *unit, *name;
     unsigned threads;
-    size_t shared; /* bytes of dynamic shared memory */
+    size_t shared;  /* bytes of dynamic shared memory; SHARED_AS_LAUNCHED: gpu_launch_shared says */
+    unsigned waves; /* of a block, where `threads` is 0 */
 } functions[GPU_FUNCTION_COUNT] = {
-    [GPU_PACK_MATRIX] = { "pack", "evo_pack_matrix", GPU_PACK_THREADS, 0 },
-    [GPU_PACK_VECTOR] = { "pack", "evo_pack_vector", GPU_PACK_THREADS, 0 },
-    [GPU_OPM_PROJECT] = { "opm/project", "evo_opm_project", GPU_THREADS, 0 },
-    [GPU_OPM_OUTER] = { "opm/outer", "evo_opm_outer", GPU_OPM_THREADS, GPU_OPM_SHARED },
-    [GPU_OPM_OUTER_WIDE] = { "opm/outer", "evo_opm_outer_wide", GPU_OPM_THREADS, GPU_OPM_SHARED },
-    [GPU_OPM_OUTER_SMALL] = { "opm/outer", "evo_opm_outer_small", GPU_OPM_THREADS, GPU_OPM_SMALL_SHARED },
-    [GPU_OPM_WEIGH] = { "opm/weight_first", "evo_opm_weigh", GPU_THREADS, 0 },
-    [GPU_OPM_COMBINE] = { "opm/weight_first", "evo_opm_combine", GPU_THREADS, 0 },
-    [GPU_TRIMUL_PROJECT] = { "trimul/project", "evo_trimul_project", GPU_THREADS, 0 },
-    [GPU_TRIMUL_CONTRACT] = { "trimul/contract", "evo_trimul_contract", GPU_CONTRACT_THREADS, GPU_CONTRACT_SHARED },
+#define OF_WAVES(unit, name) { unit, name, 0, SHARED_AS_LAUNCHED, GPU_BLOCK_WAVES }
+    [GPU_PACK_MATRIX] = { "pack", "evo_pack_matrix", GPU_PACK_THREADS, 0, 0 },
+    [GPU_PACK_VECTOR] = { "pack", "evo_pack_vector", GPU_PACK_THREADS, 0, 0 },
+    [GPU_OPM_PROJECT] = { "opm/project", "evo_opm_project", GPU_THREADS, 0, 0 },
+    [GPU_OPM_OUTER] = { "opm/outer", "evo_opm_outer", GPU_OPM_THREADS, GPU_OPM_SHARED, 0 },
+    [GPU_OPM_OUTER_WIDE] = { "opm/outer", "evo_opm_outer_wide", GPU_OPM_THREADS, GPU_OPM_SHARED, 0 },
+    [GPU_OPM_OUTER_SMALL] = { "opm/outer", "evo_opm_outer_small", GPU_OPM_THREADS, GPU_OPM_SMALL_SHARED, 0 },
+    [GPU_OPM_WEIGH] = { "opm/weight_first", "evo_opm_weigh", GPU_THREADS, 0, 0 },
+    [GPU_OPM_COMBINE] = { "opm/weight_first", "evo_opm_combine", GPU_THREADS, 0, 0 },
+    [GPU_TRIMUL_PROJECT] = { "trimul/project", "evo_trimul_project", GPU_THREADS, 0, 0 },
+    [GPU_TRIMUL_CONTRACT] = { "trimul/contract", "evo_trimul_contract", GPU_CONTRACT_THREADS, GPU_CONTRACT_SHARED, 0 },
     [GPU_TRIMUL_CONTRACT_SMALL] = { "trimul/contract", "evo_trimul_contract_small", GPU_CONTRACT_SMALL_THREADS,
-                                    GPU_CONTRACT_SMALL_SHARED },
-    [GPU_TRIMUL_FINISH] = { "trimul/finish", "evo_trimul_finish", GPU_THREADS, 0 },
-    [GPU_TRIMUL_COPY] = { "trimul/finish", "evo_trimul_copy", GPU_THREADS, 0 },
-    [GPU_HOPPER_PACK_BF16] = { "hopper/trimul_pack", "evo_hopper_pack_BF16", GPU_PACK_THREADS, 0 },
-    [GPU_HOPPER_PACK_FP16] = { "hopper/trimul_pack", "evo_hopper_pack_FP16", GPU_PACK_THREADS, 0 },
-    [GPU_HOPPER_PACK_SIDES] = { "hopper/trimul_pack", "evo_hopper_pack_sides", GPU_PACK_THREADS, 0 },
-    [GPU_HOPPER_MASK] = { "hopper/trimul_mask", "evo_hopper_mask", GPU_PACK_THREADS, 0 },
+                                    GPU_CONTRACT_SMALL_SHARED, 0 },
+    [GPU_TRIMUL_FINISH] = { "trimul/finish", "evo_trimul_finish", GPU_THREADS, 0, 0 },
+    [GPU_TRIMUL_COPY] = { "trimul/finish", "evo_trimul_copy", GPU_THREADS, 0, 0 },
+    [GPU_TENSOR_PACK_ROWS] = { "tensor_pack", "evo_tensor_pack_rows", GPU_PACK_THREADS, 0, 0 },
+    [GPU_TENSOR_PACK_NORM] = { "tensor_pack", "evo_tensor_pack_norm", GPU_PACK_THREADS, 0, 0 },
+    [GPU_TRIMUL_MASK_MAX] = { "trimul/tensor_project", "evo_trimul_mask_max", GPU_PACK_THREADS, 0, 0 },
+    [GPU_TRIMUL_PROJECT_BF16_128] = OF_WAVES("trimul/tensor_project", "evo_trimul_project_bf16_128"),
+    [GPU_TRIMUL_PROJECT_BF16_64] = OF_WAVES("trimul/tensor_project", "evo_trimul_project_bf16_64"),
+    [GPU_TRIMUL_PROJECT_BF16_32] = OF_WAVES("trimul/tensor_project", "evo_trimul_project_bf16_32"),
+    [GPU_TRIMUL_PROJECT_FP16_128] = OF_WAVES("trimul/tensor_project", "evo_trimul_project_fp16_128"),
+    [GPU_TRIMUL_PROJECT_FP16_64] = OF_WAVES("trimul/tensor_project", "evo_trimul_project_fp16_64"),
+    [GPU_TRIMUL_PROJECT_FP16_32] = OF_WAVES("trimul/tensor_project", "evo_trimul_project_fp16_32"),
+    [GPU_TRIMUL_PROJECT_TF32_64] = OF_WAVES("trimul/tensor_project", "evo_trimul_project_tf32_64"),
+    [GPU_TRIMUL_PROJECT_TF32_32] = OF_WAVES("trimul/tensor_project", "evo_trimul_project_tf32_32"),
+    [GPU_TRIMUL_CONTRACT_BF16] = OF_WAVES("trimul/tensor_contract", "evo_trimul_contract_bf16"),
+    [GPU_TRIMUL_CONTRACT_FP16] = OF_WAVES("trimul/tensor_contract", "evo_trimul_contract_fp16"),
+    [GPU_TRIMUL_CONTRACT_TF32] = OF_WAVES("trimul/tensor_contract", "evo_trimul_contract_tf32"),
+    [GPU_TRIMUL_FINISH_BF16_64] = OF_WAVES("trimul/tensor_finish", "evo_trimul_finish_bf16_64"),
+    [GPU_TRIMUL_FINISH_BF16_32] = OF_WAVES("trimul/tensor_finish", "evo_trimul_finish_bf16_32"),
+    [GPU_TRIMUL_FINISH_FP16_64] = OF_WAVES("trimul/tensor_finish", "evo_trimul_finish_fp16_64"),
+    [GPU_TRIMUL_FINISH_FP16_32] = OF_WAVES("trimul/tensor_finish", "evo_trimul_finish_fp16_32"),
+    [GPU_TRIMUL_FINISH_TF32_64] = OF_WAVES("trimul/tensor_finish", "evo_trimul_finish_tf32_64"),
+    [GPU_TRIMUL_FINISH_TF32_32] = OF_WAVES("trimul/tensor_finish", "evo_trimul_finish_tf32_32"),
+#undef OF_WAVES
+    [GPU_HOPPER_PACK_BF16] = { "hopper/trimul_pack", "evo_hopper_pack_BF16", GPU_PACK_THREADS, 0, 0 },
+    [GPU_HOPPER_PACK_FP16] = { "hopper/trimul_pack", "evo_hopper_pack_FP16", GPU_PACK_THREADS, 0, 0 },
+    [GPU_HOPPER_PACK_SIDES] = { "hopper/trimul_pack", "evo_hopper_pack_sides", GPU_PACK_THREADS, 0, 0 },
 #define CONTRACT(instance)                                                                                 \
     [GPU_HOPPER_CONTRACT_##instance] = { "hopper/trimul_contract", "evo_hopper_contract_" #instance,       \
-                                         3 * GPU_HOPPER_WARPGROUP, GPU_HOPPER_SHARED },
+                                         3 * GPU_HOPPER_WARPGROUP, GPU_HOPPER_SHARED, 0 },
     CONTRACT(BF16_128_OUT) CONTRACT(BF16_128_IN) CONTRACT(BF16_256_OUT) CONTRACT(BF16_256_IN) CONTRACT(FP16_128_OUT)
         CONTRACT(FP16_128_IN) CONTRACT(FP16_256_OUT) CONTRACT(FP16_256_IN)
 #undef CONTRACT
@@ -46,17 +70,17 @@ static const struct {
     [GPU_HOPPER_PROJECT_##type##_##c_z##_##c] = { "hopper/trimul_project",                                           \
                                                   "evo_hopper_project_" #type "_" #c_z "_" #c,                       \
                                                   GPU_HOPPER_PROJECT_GROUPS * GPU_HOPPER_WARPGROUP,                  \
-                                                  GPU_HOPPER_SHARED },                                               \
+                                                  GPU_HOPPER_SHARED, 0 },                                               \
     [GPU_HOPPER_FINISH_##type##_##c_z##_##c] = { "hopper/trimul_finish", "evo_hopper_finish_" #type "_" #c_z "_" #c, \
                                                  GPU_HOPPER_FINISH_GROUPS * GPU_HOPPER_WARPGROUP,                    \
-                                                 GPU_HOPPER_SHARED },
+                                                 GPU_HOPPER_SHARED, 0 },
             GPU_HOPPER_INSTANCES(INSTANCE)
 #undef INSTANCE
 #define INSTANCE(type, c_z, c)                                                                                       \
     [GPU_HOPPER_FINISH_FEW_##type##_##c_z##_##c] = { "hopper/trimul_finish",                                         \
                                                      "evo_hopper_finish_few_" #type "_" #c_z "_" #c,                 \
                                                      GPU_HOPPER_FEW_GROUPS * GPU_HOPPER_WARPGROUP,                   \
-                                                     GPU_HOPPER_SHARED },
+                                                     GPU_HOPPER_SHARED, 0 },
                 GPU_HOPPER_FEW(INSTANCE)
 #undef INSTANCE
 };
@@ -92,6 +116,11 @@ static const gpu_driver *driver_of(const evo_device *device) {
 
 const gpu_properties *gpu_device_properties(const evo_device *device) {
     return &own(device)->properties;
+}
+
+static unsigned threads_of(const evo_device *device, gpu_function function) {
+    const unsigned wave = (unsigned)own(device)->properties.wave_size;
+    return functions[function].threads ? functions[function].threads : functions[function].waves * wave;
 }
 
 bool gpu_fits(const evo_device *device, gpu_function function) {
@@ -157,7 +186,7 @@ int gpu_device_count(const gpu_vendor *vendor, evo_text *why) {
 }
 
 evo_status gpu_device_info(const gpu_vendor *vendor, int index, evo_device_info *info) {
-    gpu_properties found = { { 0 }, { 0 }, 0, 0, 0, 0, false };
+    gpu_properties found = { { 0 }, { 0 }, 0, 0, 0, 0, false, false, false };
     const evo_status status = vendor->driver->properties(index, &found);
     if (status != EVO_OK) return status;
     snprintf(info->name, sizeof info->name, "%s:%d", vendor->driver->name, index);
@@ -232,7 +261,7 @@ void gpu_close(evo_device *base) {
 
 const evo_kernel *const *gpu_kernels(evo_op op, int *count) {
     static const evo_kernel *const opm[] = { &gpu_opm_portable };
-    static const evo_kernel *const trimul[] = { &gpu_trimul_hopper, &gpu_trimul_portable };
+    static const evo_kernel *const trimul[] = { &gpu_trimul_hopper, &gpu_trimul_tensor, &gpu_trimul_portable };
     *count = op == EVO_OP_OPM ? sizeof opm / sizeof *opm : sizeof trimul / sizeof *trimul;
     return op == EVO_OP_OPM ? opm : trimul;
 }
@@ -257,11 +286,12 @@ static evo_status load_module(gpu_device *device, gpu_function function, void **
 
 static evo_status load_function(gpu_device *device, gpu_function function) {
     const gpu_driver *driver = device->vendor->driver;
+    const size_t most = device->properties.shared_memory_size;
+    const size_t shared = functions[function].shared == SHARED_AS_LAUNCHED ? most : functions[function].shared;
     void *module, *loaded;
     evo_status status = load_module(device, function, &module);
     if (status == EVO_OK) status = driver->function_get(module, functions[function].name, &loaded);
-    if (status == EVO_OK && functions[function].shared > shared_by_default)
-        status = driver->function_allow_shared(loaded, functions[function].shared);
+    if (status == EVO_OK && shared > shared_by_default) status = driver->function_allow_shared(loaded, shared);
     if (status == EVO_OK) device->loaded[function] = loaded;
     return status;
 }
@@ -286,14 +316,19 @@ evo_status gpu_load(evo_device *base, const gpu_function *wanted, int count) {
 
 evo_status gpu_launch(const evo_call *call, gpu_function function, int64_t x, int64_t y, int64_t z, const void *params,
                       size_t size) {
+    return gpu_launch_shared(call, function, x, y, z, functions[function].shared, params, size);
+}
+
+evo_status gpu_launch_shared(const evo_call *call, gpu_function function, int64_t x, int64_t y, int64_t z,
+                             size_t shared, const void *params, size_t size) {
+    const unsigned threads = threads_of(call->device, function);
     if (x <= 0 || y <= 0 || z <= 0) return EVO_OK;
-    if (x > UINT32_MAX / functions[function].threads || y > GPU_GRID_LIMIT || z > GPU_GRID_LIMIT)
+    if (x > UINT32_MAX / threads || y > GPU_GRID_LIMIT || z > GPU_GRID_LIMIT)
         return evo_fail(EVO_ERROR_UNSUPPORTED, "%s: the grid of %lld x %lld x %lld blocks is more than a device takes",
                         functions[function].name, (long long)x, (long long)y, (long long)z);
     const gpu_grid grid = { (unsigned)x, (unsigned)y, (unsigned)z };
     return driver_of(call->device)
-        ->launch(own(call->device)->loaded[function], grid, functions[function].threads, functions[function].shared,
-                 call->stream, params, size);
+        ->launch(own(call->device)->loaded[function], grid, threads, shared, call->stream, params, size);
 }
 
 evo_status gpu_launch_early(const evo_call *call, gpu_function function, int64_t x, const void *params, size_t size) {

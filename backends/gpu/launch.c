@@ -6,11 +6,13 @@ gpu_tensor gpu_tensor_of(const evo_tensor *tensor, const void *data) {
     const size_t four = tensor->dtype == EVO_FP32 ? 16 : 8; /* bytes of a load of four elements */
     bool vector =
         tensor->dtype != EVO_UINT8 && tensor->dtype != EVO_NONE && tensor->strides[3] == 1 && tensor->alignment >= four;
+    bool eight = tensor->alignment >= 16;
     for (int d = 0; d < 4; d++) {
         view.strides[d] = tensor->strides[d];
         if (d < 3 && tensor->strides[d] % 4) vector = false;
+        if (d < 3 && tensor->strides[d] % 8) eight = false;
     }
-    view.vector = vector;
+    view.vector = vector && eight ? 2 : vector;
     return view;
 }
 

@@ -20,10 +20,29 @@ typedef enum gpu_function {
     GPU_TRIMUL_CONTRACT_SMALL,
     GPU_TRIMUL_FINISH,
     GPU_TRIMUL_COPY,
+    GPU_TENSOR_PACK_ROWS,
+    GPU_TENSOR_PACK_NORM,
+    GPU_TRIMUL_MASK_MAX,
+    GPU_TRIMUL_PROJECT_BF16_128,
+    GPU_TRIMUL_PROJECT_BF16_64,
+    GPU_TRIMUL_PROJECT_BF16_32,
+    GPU_TRIMUL_PROJECT_FP16_128,
+    GPU_TRIMUL_PROJECT_FP16_64,
+    GPU_TRIMUL_PROJECT_FP16_32,
+    GPU_TRIMUL_PROJECT_TF32_64,
+    GPU_TRIMUL_PROJECT_TF32_32,
+    GPU_TRIMUL_CONTRACT_BF16,
+    GPU_TRIMUL_CONTRACT_FP16,
+    GPU_TRIMUL_CONTRACT_TF32,
+    GPU_TRIMUL_FINISH_BF16_64,
+    GPU_TRIMUL_FINISH_BF16_32,
+    GPU_TRIMUL_FINISH_FP16_64,
+    GPU_TRIMUL_FINISH_FP16_32,
+    GPU_TRIMUL_FINISH_TF32_64,
+    GPU_TRIMUL_FINISH_TF32_32,
     GPU_HOPPER_PACK_BF16,
     GPU_HOPPER_PACK_FP16,
     GPU_HOPPER_PACK_SIDES,
-    GPU_HOPPER_MASK,
     GPU_HOPPER_CONTRACT_BF16_128_OUT, /* types, widths and directions in this order: trimul_hopper.c counts on it */
     GPU_HOPPER_CONTRACT_BF16_128_IN,
     GPU_HOPPER_CONTRACT_BF16_256_OUT,
@@ -38,14 +57,15 @@ typedef enum gpu_function {
 #define GPU_INSTANCE(type, c_z, c) GPU_HOPPER_FINISH_FEW_##type##_##c_z##_##c,
     GPU_HOPPER_FEW(GPU_INSTANCE)
 #undef GPU_INSTANCE
-    GPU_FUNCTION_COUNT
+        GPU_FUNCTION_COUNT
 } gpu_function;
 
 enum {
     GPU_ALIGN = 256,          /* bytes, of buffers within the workspace and the pack */
     GPU_LAYOUT_PORTABLE = 16, /* pack layouts of tier `portable` */
     GPU_LAYOUT_RAW_GATE = 17, /* the same, where the triangle multiplication's gate reads z itself */
-    GPU_LAYOUT_HOPPER = 32,   /* of tier `hopper`: plus 1 for raw gates, plus 2 for fp16 */
+    GPU_LAYOUT_TENSOR = 32,   /* of tier `tensor`: + 2 * the dtype of the operands, + 1 with a raw gate */
+    GPU_LAYOUT_HOPPER = 64,   /* of tier `hopper`: plus 1 for raw gates, plus 2 for fp16 */
     GPU_GRID_LIMIT = 65535    /* blocks in y and z */
 };
 
@@ -69,6 +89,10 @@ evo_status gpu_launch_early(const evo_call *call, gpu_function function, int64_t
 
 /** Describes a tensor to bulk copies. */
 evo_status gpu_tensor_map_of(const evo_call *call, const gpu_bulk_tensor *tensor, gpu_tensor_map *map);
+
+/** The same with the bytes of dynamic shared memory, for functions whose table leaves them open. */
+evo_status gpu_launch_shared(const evo_call *call, gpu_function function, int64_t x, int64_t y, int64_t z,
+                             size_t shared, const void *params, size_t size);
 
 /** A tensor or a weight as kernels take it. `data` is written only where the op says so. */
 gpu_tensor gpu_tensor_of(const evo_tensor *tensor, const void *data);
@@ -122,6 +146,7 @@ static inline float *gpu_take(uintptr_t *next, int64_t bytes) {
 
 extern const evo_kernel gpu_opm_portable;
 extern const evo_kernel gpu_trimul_hopper;
+extern const evo_kernel gpu_trimul_tensor;
 extern const evo_kernel gpu_trimul_portable;
 
 #endif

@@ -2,7 +2,8 @@
 
 resources.py TABLE SPILLS ARCH:IMAGE...: reads IMAGE.log (nvcc with -Xptxas -v, clang with
 -Rpass-analysis=kernel-resource-usage). Every line of SPILLS, "kernel arch reason", allows one kernel to spill
-there ("*": on every architecture); one that does not spill any more must go.
+there ("*": on every architecture); one that does not spill any more must go. AMD's scalar registers spill to lanes
+of vector registers, which are counted; that is no spill.
 """
 
 import re
@@ -13,7 +14,7 @@ NVIDIA = re.compile(
     r"Function properties for (?P<name>\w+)\s+(?P<scratch>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
     r"(?P<loads>\d+) bytes spill loads\s+ptxas info\s*: Used (?P<registers>\d+) registers(?P<rest>.*)")
 AMD = re.compile(
-    r"Function Name: (?P<name>\w+).*?VGPRs: (?P<registers>\d+).*?ScratchSize \[bytes/lane\]: (?P<scratch>\d+).*?SGPRs Spill: (?P<scalar>\d+).*?"
+    r"Function Name: (?P<name>\w+).*? VGPRs: (?P<registers>\d+)(?:.*? AGPRs: (?P<more>\d+))?.*?ScratchSize \[bytes/lane\]: (?P<scratch>\d+).*?SGPRs Spill: (?P<scalar>\d+).*?"
     r"VGPRs Spill: (?P<vector>\d+).*?LDS Size \[bytes/block\]: (?P<shared>\d+)", re.DOTALL)
 
 
@@ -26,7 +27,8 @@ def read_log(text: str) -> list[tuple[str, int, int, int, int]]:
         found.append((match["name"], int(match["registers"]), spills, int(match["scratch"]),
                       int(shared[1]) if shared else 0))
     for match in AMD.finditer(text):
-        found.append((match["name"], int(match["registers"]), int(match["vector"]), int(match["scratch"]),
+        registers = int(match["registers"]) + int(match["more"] or 0)
+        found.append((match["name"], registers, int(match["vector"]), int(match["scratch"]),
                       int(match["shared"])))
     return found
 

@@ -3,6 +3,7 @@
  * Tensor maps are made at execute, on the stack: they are parameters of the kernels.
  */
 #include "backends/gpu/kernels/hopper/params.h"
+#include "backends/gpu/kernels/trimul/params.h"
 
 #include "backends/gpu/launch.h"
 
@@ -183,7 +184,7 @@ static int64_t map_buffers(const evo_trimul_desc *d, int64_t batch, void *worksp
     to->ab = take(&next, batch * 2 * d->c * d->n * to->pitch * ELEMENT);
     to->t = take(&next, to->t_in_out ? 0 : batch * to->t_batch * ELEMENT);
     to->tail = take(&next, batch * d->c * d->n * to->tail_pitch * ELEMENT);
-    to->largest = take(&next, is_fp16(d) ? GPU_HOPPER_MASK_BLOCKS * (int64_t)sizeof(float) : 0);
+    to->largest = take(&next, is_fp16(d) ? batch * GPU_MASK_PARTS * (int64_t)sizeof(float) : 0);
     to->mask_scale = take(&next, is_fp16(d) ? (int64_t)sizeof(float) : 0);
     return (int64_t)(next - (uintptr_t)workspace);
 }
@@ -302,7 +303,7 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     form->tuning[FINISH_KERNEL] = finish_kernel;
     form->tuning[FINISH_COLUMNS] = fewer ? GPU_HOPPER_FEW_COLUMNS : GPU_HOPPER_FINISH_COLUMNS;
     const gpu_function functions[] = { GPU_HOPPER_PACK_BF16, GPU_HOPPER_PACK_FP16, GPU_HOPPER_PACK_SIDES,
-                                       GPU_HOPPER_MASK,      project_kernel,       contract_kernel(d),
+                                       GPU_TRIMUL_MASK_MAX,  project_kernel,       contract_kernel(d),
                                        finish_kernel };
     return gpu_load(device, functions, (int)(sizeof functions / sizeof *functions));
 }
@@ -329,9 +330,10 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
                            tile->batch.begin * d->mask.strides[0] * (int64_t)evo_dtype_size(d->mask.dtype);
     evo_status status = EVO_OK;
     if (is_fp16(d) && d->mask.dtype != EVO_NONE) {
-        const gpu_hopper_mask_params mask = { params.mask, to.largest, params.n, params.rows };
+        const gpu_mask_max_params mask = { params.mask, to.largest, 0, d->n };
         params.largest = to.largest;
-        status = gpu_launch_early(call, GPU_HOPPER_MASK, GPU_HOPPER_MASK_BLOCKS, &mask, sizeof mask);
+        params.mask_parts = (int32_t)(batch * GPU_MASK_PARTS);
+        status = gpu_launch(call, GPU_TRIMUL_MASK_MAX, GPU_MASK_PARTS, 1, batch, &mask, sizeof mask);
     }
     if (status == EVO_OK) status = map_positions(call, &d->z, call->args.trimul.z, &tile->batch, d->c_z, &params.z);
     if (status == EVO_OK) status = map_matrix(call, w.project, 4 * d->c, d->c_z, 64, &params.weight);

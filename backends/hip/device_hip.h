@@ -25,9 +25,13 @@ static constexpr int WAVE = __AMDGCN_WAVEFRONT_SIZE__;
 #else
 static constexpr int WAVE = 64;
 #endif
+static constexpr int SUMS = 32;
 
+/* Opaque: what is computed from it would be hoisted out of all loops, and take more registers than there are. */
 EVO_DEVICE int thread_x() {
-    return static_cast<int>(__builtin_amdgcn_workitem_id_x());
+    unsigned x = __builtin_amdgcn_workitem_id_x();
+    asm volatile("" : "+v"(x));
+    return static_cast<int>(x & 1023);
 }
 EVO_DEVICE unsigned block_x() {
     return __builtin_amdgcn_workgroup_id_x();
@@ -84,5 +88,73 @@ EVO_DEVICE uint32_t float_bits(float value) {
 EVO_DEVICE float bits_float(uint32_t bits) {
     return __builtin_bit_cast(float, bits);
 }
+
+EVO_DEVICE float hardware_rsqrt(float x) {
+    return __builtin_amdgcn_rsqf(x);
+}
+EVO_DEVICE float hardware_exp2(float x) {
+    return __builtin_amdgcn_exp2f(x);
+}
+EVO_DEVICE uint32_t pack_bfloats(float low, float high) {
+    const uint32_t x[2] = { float_bits(low), float_bits(high) };
+    uint32_t rounded[2];
+    EVO_UNROLL
+    for (int i = 0; i < 2; i++) {
+        const bool nan = (x[i] & 0x7fffffffu) > 0x7f800000u;
+        rounded[i] = nan ? x[i] | 0x400000u : x[i] + 0x7fffu + (x[i] >> 16 & 1u);
+    }
+    return rounded[0] >> 16 | (rounded[1] & 0xffff0000u);
+}
+EVO_DEVICE uint32_t pack_halves(float low, float high) {
+    return float_to_half(low) | static_cast<uint32_t>(float_to_half(high)) << 16;
+}
+EVO_DEVICE float round_tf32(float x) {
+    const uint32_t bits = float_bits(x);
+    const bool special = (bits & 0x7f800000u) == 0x7f800000u;
+    return bits_float(special ? bits : (bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u);
+}
+
+EVO_DEVICE void wave_barrier() {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+    __builtin_amdgcn_wave_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+EVO_DEVICE void schedule_barrier() {
+    __builtin_amdgcn_sched_barrier(0);
+}
+
+/* --- Matrix units --- */
+
+/* The registers of an operand or of sums, as the builtins' vectors. */
+#define EVO_MATRIX(name, builtin, in, registers, sums, ...)                                                           \
+    EVO_DEVICE void name(float(&d)[sums], const uint32_t(&a)[registers], const uint32_t(&b)[registers]) {             \
+        typedef in operand_vector __attribute__((ext_vector_type(registers * 4 / sizeof(in))));                       \
+        typedef float sum_vector __attribute__((ext_vector_type(sums)));                                              \
+        operand_vector x, y;                                                                                          \
+        sum_vector z;                                                                                                 \
+        __builtin_memcpy(&x, a, sizeof x);                                                                            \
+        __builtin_memcpy(&y, b, sizeof y);                                                                            \
+        __builtin_memcpy(&z, d, sizeof z);                                                                            \
+        z = builtin(x, y, z __VA_ARGS__);                                                                             \
+        __builtin_memcpy(d, &z, sizeof z);                                                                            \
+    }
+#if defined(__gfx90a__) || defined(__gfx942__)
+#define EVO_MATRIX_MFMA
+EVO_MATRIX(mfma_16x16x16_bf16, __builtin_amdgcn_mfma_f32_16x16x16bf16_1k, short, 2, 4, , 0, 0, 0)
+EVO_MATRIX(mfma_16x16x16_f16, __builtin_amdgcn_mfma_f32_16x16x16f16, _Float16, 2, 4, , 0, 0, 0)
+#if defined(__gfx942__)
+#define EVO_MATRIX_TF32
+EVO_MATRIX(mfma_16x16x8_xf32, __builtin_amdgcn_mfma_f32_16x16x8_xf32, float, 2, 4, , 0, 0, 0)
+#endif
+#elif defined(__GFX12__)
+#define EVO_MATRIX_WMMA12
+EVO_MATRIX(wmma_16x16x16_bf16, __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12, short, 4, 8)
+EVO_MATRIX(wmma_16x16x16_f16, __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12, _Float16, 4, 8)
+#elif defined(__GFX11__)
+#define EVO_MATRIX_WMMA11
+EVO_MATRIX(wmma_16x16x16_bf16, __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32, short, 8, 8)
+EVO_MATRIX(wmma_16x16x16_f16, __builtin_amdgcn_wmma_f32_16x16x16_f16_w32, _Float16, 8, 8)
+#endif
+#undef EVO_MATRIX
 
 #endif

@@ -1,4 +1,6 @@
-/* context.h: what this library holds, the devices it finds, and the context that stands for one of them. */
+/** @file
+ * context.h: what this library holds, the devices it finds, and the context that stands for one of them.
+ */
 #ifndef EVOFORMER_CONTEXT_H
 #define EVOFORMER_CONTEXT_H
 
@@ -39,6 +41,7 @@ typedef struct evo_backend_info {
     const char *images; /**< architectures that kernels were compiled for, separated by spaces; "" if none are needed */
 } evo_backend_info;
 
+/** An evo_backend_info to be filled. */
 #define EVO_BACKEND_INFO_INIT { sizeof(evo_backend_info), NULL, 0, 0, NULL, NULL }
 
 /**
@@ -59,6 +62,7 @@ typedef struct evo_device_info {
     size_t shared_memory_size; /**< bytes of on-chip memory that one block may use; 0 on a CPU */
 } evo_device_info;
 
+/** An evo_device_info to be filled. */
 #define EVO_DEVICE_INFO_INIT { sizeof(evo_device_info), { 0 }, { 0 }, { 0 }, 0, 0, 0, 0 }
 
 /**
@@ -79,6 +83,7 @@ typedef struct evo_context_options {
     void *log_user;       /**< handed to `log` */
 } evo_context_options;
 
+/** An evo_context_options of all defaults. */
 #define EVO_CONTEXT_OPTIONS_INIT { sizeof(evo_context_options), 0, NULL, NULL }
 
 /**

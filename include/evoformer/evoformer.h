@@ -1,8 +1,8 @@
-/*
+/** @file
  * evoformer.h: all of libevoformer's public API. Include this one file.
  *
- * The order of use: evo_context_create (a device, by name) -> a descriptor per op -> evo_<op>_plan_create ->
- * evo_<op>_pack_weights (once per set of weights) -> evo_<op>_execute (as often as wanted).
+ * The order of use: evo_context_create (a device, by name) -> a descriptor per op -> evo_OP_plan_create ->
+ * evo_OP_pack_weights (once per set of weights) -> evo_OP_execute (as often as wanted).
  *
  * Conventions that hold for every function:
  * - It returns an evo_status; nothing aborts, exits or prints. evo_last_error() gives this thread's text.

@@ -1,12 +1,12 @@
-/*
+/** @file
  * opm.h: the outer product mean of an MSA (AlphaFold 2, supplementary algorithm 10; docs/ops.md has every variant).
  *
- *   x    = LayerNorm(m)                                                             [B, S, N, c_m]
- *   a    = mask * (W_a x + b_a)          b = mask * (W_b x + b_b)                   [B, S, N, c]
- *   o_ij = sum over s of a_si (outer product) b_sj, index c_a * c + c_b             [B, N, N, c * c]
- *   n_ij = max(count_ij + count_eps, count_min), count_ij = sum over s of mask_si * mask_sj (S without a mask)
- *   z_ij = W_o (o_ij / n_ij) + b_o   or   (W_o o_ij + b_o) / n_ij                   [B, N, N, c_z]
- *   out  = z   or   residual + z
+ *     x    = LayerNorm(m)                                                             [B, S, N, c_m]
+ *     a    = mask * (W_a x + b_a)          b = mask * (W_b x + b_b)                   [B, S, N, c]
+ *     o_ij = sum over s of a_si (outer product) b_sj, index c_a * c + c_b             [B, N, N, c * c]
+ *     n_ij = max(count_ij + count_eps, count_min), count_ij = sum over s of mask_si * mask_sj (S without a mask)
+ *     z_ij = W_o (o_ij / n_ij) + b_o   or   (W_o o_ij + b_o) / n_ij                   [B, N, N, c_z]
+ *     out  = z   or   residual + z
  */
 #ifndef EVOFORMER_OPM_H
 #define EVOFORMER_OPM_H
@@ -45,31 +45,32 @@ enum {
 
 /** All that an outer product mean's plan depends on. Start from EVO_OPM_DESC_INIT, which is variant "mean". */
 typedef struct evo_opm_desc {
-    size_t size;         /**< sizeof(evo_opm_desc) */
-    int64_t batch;       /**< B; 0 is allowed: nothing is done */
-    int64_t s;           /**< S, sequences; 0 is allowed: the sum is empty, the count 0 */
-    int64_t n;           /**< N, residues; 0 is allowed: nothing is done */
-    int64_t c_m;         /**< channels of the MSA, at least 1 */
-    int64_t c;           /**< hidden channels of a and b, at least 1 */
-    int64_t c_z;         /**< channels of the pair representation, at least 1 */
-    evo_tensor m;        /**< [B, S, N, c_m] */
-    evo_tensor mask;     /**< [B, S, N], any dtype; EVO_NONE: all ones */
-    evo_tensor residual; /**< [B, N, N, c_z]; EVO_NONE: nothing is added */
-    evo_tensor out;      /**< [B, N, N, c_z] */
-    unsigned biases;     /**< EVO_OPM_BIAS_... */
-    unsigned alias;      /**< EVO_ALIAS_NONE or EVO_ALIAS_RESIDUAL */
-    evo_divide divide;
-    evo_mask_sides mask_sides;
-    double count_eps;      /**< at least 0 */
-    double count_min;      /**< at least 0 */
-    double layer_norm_eps; /**< at least 0; 1e-5 in every published model */
-    double mask_max;       /**< largest mask value that fast kernels must hold; above it they take a slower path */
-    evo_compute compute;
-    evo_propagation propagation;
+    size_t size;               /**< sizeof(evo_opm_desc) */
+    int64_t batch;             /**< B; 0 is allowed: nothing is done */
+    int64_t s;                 /**< S, sequences; 0 is allowed: the sum is empty, the count 0 */
+    int64_t n;                 /**< N, residues; 0 is allowed: nothing is done */
+    int64_t c_m;               /**< channels of the MSA, at least 1 */
+    int64_t c;                 /**< hidden channels of a and b, at least 1 */
+    int64_t c_z;               /**< channels of the pair representation, at least 1 */
+    evo_tensor m;              /**< [B, S, N, c_m] */
+    evo_tensor mask;           /**< [B, S, N], any dtype; EVO_NONE: all ones */
+    evo_tensor residual;       /**< [B, N, N, c_z]; EVO_NONE: nothing is added */
+    evo_tensor out;            /**< [B, N, N, c_z] */
+    unsigned biases;           /**< EVO_OPM_BIAS_... */
+    unsigned alias;            /**< EVO_ALIAS_NONE or EVO_ALIAS_RESIDUAL */
+    evo_divide divide;         /**< before or after W_o */
+    evo_mask_sides mask_sides; /**< which of a and b are masked */
+    double count_eps;          /**< at least 0 */
+    double count_min;          /**< at least 0 */
+    double layer_norm_eps;     /**< at least 0; 1e-5 in every published model */
+    double mask_max;           /**< largest mask value that fast kernels must hold; above it they take a slower path */
+    evo_compute compute;       /**< the least accuracy */
+    evo_propagation propagation; /**< EVO_INFERENCE */
     size_t workspace_limit; /**< bytes; the plan takes a form that fits, or fails and says the least; 0: no limit */
     const char *kernel;     /**< forces a kernel by name; NULL: EVO_KERNEL, else the best that takes the descriptor */
 } evo_opm_desc;
 
+/** An evo_opm_desc of fp32 tensors with no mask and no residual, variant "mean"; sizes 0 but for one batch. */
 #define EVO_OPM_DESC_INIT                                                                                            \
     {                                                                                                                \
         sizeof(evo_opm_desc), 1, 0, 0, 0, 0, 0, EVO_TENSOR_INIT(EVO_FP32), EVO_TENSOR_INIT(EVO_NONE),                \
@@ -104,10 +105,11 @@ typedef struct evo_opm_weights {
     evo_weight a_bias;      /**< [c] */
     evo_weight b_weight;    /**< [c, c_m] */
     evo_weight b_bias;      /**< [c] */
-    evo_weight out_weight;  /**< [c_z, c * c], column c_a * c + c_b */
+    evo_weight out_weight;  /**< [c_z, c * c], of c * c index c_a * c + c_b */
     evo_weight out_bias;    /**< [c_z] */
 } evo_opm_weights;
 
+/** An evo_opm_weights of no weights. */
 #define EVO_OPM_WEIGHTS_INIT                                                                                         \
     {                                                                                                                \
         sizeof(evo_opm_weights), EVO_WEIGHT_INIT, EVO_WEIGHT_INIT, EVO_WEIGHT_INIT, EVO_WEIGHT_INIT,                 \
@@ -125,13 +127,14 @@ EVO_API evo_status evo_opm_pack_weights(const evo_plan *plan, const evo_opm_weig
 
 /** The tensors of one execution: memory of the context's device, laid out as the descriptor says. */
 typedef struct evo_opm_args {
-    size_t size; /**< sizeof(evo_opm_args) */
-    const void *m;
+    size_t size;          /**< sizeof(evo_opm_args) */
+    const void *m;        /**< [B, S, N, c_m] */
     const void *mask;     /**< NULL if the descriptor has none */
     const void *residual; /**< NULL if the descriptor has none */
-    void *out;
+    void *out;            /**< [B, N, N, c_z] */
 } evo_opm_args;
 
+/** An evo_opm_args of no tensors. */
 #define EVO_OPM_ARGS_INIT { sizeof(evo_opm_args), NULL, NULL, NULL, NULL }
 
 /**

@@ -1,4 +1,6 @@
-/* plan.h: what plans and packed weights of every op have in common. */
+/** @file
+ * plan.h: what plans and packed weights of every op have in common.
+ */
 #ifndef EVOFORMER_PLAN_H
 #define EVOFORMER_PLAN_H
 
@@ -23,8 +25,8 @@ typedef struct evo_pack evo_pack;
 
 /** What a plan will do. */
 typedef struct evo_plan_info {
-    size_t size; /**< sizeof(evo_plan_info) */
-    evo_op op;
+    size_t size;           /**< sizeof(evo_plan_info) */
+    evo_op op;             /**< what it computes */
     evo_compute compute;   /**< what it computes in: at least what the descriptor asked for */
     const char *kernel;    /**< the kernel's name */
     size_t workspace_size; /**< bytes that execute needs */
@@ -34,6 +36,7 @@ typedef struct evo_plan_info {
     const char *refusals;  /**< why each better kernel refused, a line each; "" if the best one runs */
 } evo_plan_info;
 
+/** An evo_plan_info to be filled. */
 #define EVO_PLAN_INFO_INIT                                                                                           \
     { sizeof(evo_plan_info), EVO_OP_OPM, EVO_COMPUTE_FP32, NULL, 0, 0, 0.0, 0.0, NULL }
 

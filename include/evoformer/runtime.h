@@ -1,4 +1,4 @@
-/*
+/** @file
  * runtime.h: memory, streams, events and graphs that work alike on every device, for programs with no GPU runtime of
  * their own. Programs that use CUDA, HIP or PyTorch need none of it: their pointers, streams, events and graphs are
  * the same objects and may be handed to every function here and to execute.

@@ -1,4 +1,6 @@
-/* status.h: what every function returns, the text behind an error, and how public functions are marked. */
+/** @file
+ * status.h: what every function returns, the text behind an error, and how public functions are marked.
+ */
 #ifndef EVOFORMER_STATUS_H
 #define EVOFORMER_STATUS_H
 

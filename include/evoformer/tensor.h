@@ -1,4 +1,6 @@
-/* tensor.h: number types, tensor and weight layouts, and the choices that all ops share. */
+/** @file
+ * tensor.h: number types, tensor and weight layouts, and the choices that all ops share.
+ */
 #ifndef EVOFORMER_TENSOR_H
 #define EVOFORMER_TENSOR_H
 
@@ -52,9 +54,9 @@ typedef enum evo_propagation {
  * is repeated along that index) or negative; all zero means contiguous.
  */
 typedef struct evo_tensor {
-    evo_dtype dtype;
-    int64_t strides[4];
-    size_t alignment; /**< bytes, a power of two that every pointer given at execute will keep; 0: 16 bytes */
+    evo_dtype dtype;    /**< EVO_NONE: there is no such tensor */
+    int64_t strides[4]; /**< in elements, of the slowest index first; all 0: contiguous */
+    size_t alignment;   /**< bytes, a power of two that every pointer given at execute will keep; 0: 16 bytes */
 } evo_tensor;
 
 /** A contiguous, 16-byte aligned tensor of the type; EVO_TENSOR_INIT(EVO_NONE) is an absent one. */
@@ -67,9 +69,9 @@ typedef struct evo_tensor {
  * A matrix stored (in, out) is strides (1, out); a fused half is an offset of data; interleaved rows double a stride.
  */
 typedef struct evo_weight {
-    const void *data; /**< memory of the context's device; NULL where the op has no such weight */
-    evo_dtype dtype;  /**< EVO_FP64, EVO_FP32, EVO_BF16 or EVO_FP16, whatever the activations have */
-    int64_t strides[2];
+    const void *data;   /**< memory of the context's device; NULL where the op has no such weight */
+    evo_dtype dtype;    /**< EVO_FP64, EVO_FP32, EVO_BF16 or EVO_FP16, whatever the activations have */
+    int64_t strides[2]; /**< in elements; all 0: contiguous */
 } evo_weight;
 
 /** No weight. */

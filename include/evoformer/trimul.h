@@ -1,12 +1,12 @@
-/*
+/** @file
  * trimul.h: the triangle multiplicative update (AlphaFold 2, supplementary algorithms 11 and 12; docs/ops.md).
  *
- *   x    = LayerNorm_in(z)                                                          [B, N, N, c_z]
- *   a    = mask * (W_ap x + b_ap) * sigmoid(W_ag x + b_ag)      b likewise          [B, N, N, c]
- *   t_ij = sum over k of a_ik * b_jk (outgoing) or a_ki * b_kj (incoming), channel by channel
- *   y    = W_o LayerNorm_out(t) + b_o                                               [B, N, N, c_out]
- *   g    = sigmoid(W_g x + b_g)   or   sigmoid(W_g z + b_g)
- *   out  = g * y   or   residual + g * y
+ *     x    = LayerNorm_in(z)                                                          [B, N, N, c_z]
+ *     a    = mask * (W_ap x + b_ap) * sigmoid(W_ag x + b_ag)      b likewise          [B, N, N, c]
+ *     t_ij = sum over k of a_ik * b_jk (outgoing) or a_ki * b_kj (incoming), channel by channel
+ *     y    = W_o LayerNorm_out(t) + b_o                                               [B, N, N, c_out]
+ *     g    = sigmoid(W_g x + b_g)   or   sigmoid(W_g z + b_g)
+ *     out  = g * y   or   residual + g * y
  *
  * Some projects name a and b the other way round for incoming edges (AlphaFold 2 and 3, HelixFold, MegaFold): swap them.
  */
@@ -51,28 +51,29 @@ enum {
 
 /** All that a triangle multiplication's plan depends on. Start from EVO_TRIMUL_DESC_INIT: outgoing, "alphafold2". */
 typedef struct evo_trimul_desc {
-    size_t size;         /**< sizeof(evo_trimul_desc) */
-    int64_t batch;       /**< B; 0 is allowed: nothing is done */
-    int64_t n;           /**< N, residues; 0 is allowed: nothing is done */
-    int64_t c_z;         /**< channels of the pair representation, at least 1 */
-    int64_t c;           /**< hidden channels, at least 1 */
-    int64_t c_out;       /**< channels of the output; 0: c_z */
-    evo_tensor z;        /**< [B, N, N, c_z] */
-    evo_tensor mask;     /**< [B, N, N], any dtype; EVO_NONE: all ones */
-    evo_tensor residual; /**< [B, N, N, c_out]; EVO_NONE: nothing is added */
-    evo_tensor out;      /**< [B, N, N, c_out] */
-    unsigned biases;     /**< EVO_TRIMUL_BIAS_... */
-    unsigned alias;      /**< EVO_ALIAS_..., or'ed */
-    evo_direction direction;
-    evo_gate_input gate_input;
-    double layer_norm_eps; /**< of both LayerNorms, at least 0; 1e-5 in every published model */
-    double mask_max;       /**< largest mask value that fast kernels must hold; above it they take a slower path */
-    evo_compute compute;
-    evo_propagation propagation;
+    size_t size;               /**< sizeof(evo_trimul_desc) */
+    int64_t batch;             /**< B; 0 is allowed: nothing is done */
+    int64_t n;                 /**< N, residues; 0 is allowed: nothing is done */
+    int64_t c_z;               /**< channels of the pair representation, at least 1 */
+    int64_t c;                 /**< hidden channels, at least 1 */
+    int64_t c_out;             /**< channels of the output; 0: c_z */
+    evo_tensor z;              /**< [B, N, N, c_z] */
+    evo_tensor mask;           /**< [B, N, N], any dtype; EVO_NONE: all ones */
+    evo_tensor residual;       /**< [B, N, N, c_out]; EVO_NONE: nothing is added */
+    evo_tensor out;            /**< [B, N, N, c_out] */
+    unsigned biases;           /**< EVO_TRIMUL_BIAS_... */
+    unsigned alias;            /**< EVO_ALIAS_..., or'ed */
+    evo_direction direction;   /**< which index is summed */
+    evo_gate_input gate_input; /**< what the output gate reads */
+    double layer_norm_eps;     /**< of both LayerNorms, at least 0; 1e-5 in every published model */
+    double mask_max;           /**< largest mask value that fast kernels must hold; above it they take a slower path */
+    evo_compute compute;       /**< the least accuracy */
+    evo_propagation propagation; /**< EVO_INFERENCE */
     size_t workspace_limit; /**< bytes; the plan takes a form that fits, or fails and says the least; 0: no limit */
     const char *kernel;     /**< forces a kernel by name; NULL: EVO_KERNEL, else the best that takes the descriptor */
 } evo_trimul_desc;
 
+/** An evo_trimul_desc of fp32 tensors with no mask and no residual, outgoing, variant "alphafold2"; sizes 0 but for one batch. */
 #define EVO_TRIMUL_DESC_INIT                                                                                         \
     {                                                                                                                \
         sizeof(evo_trimul_desc), 1, 0, 0, 0, 0, EVO_TENSOR_INIT(EVO_FP32), EVO_TENSOR_INIT(EVO_NONE),                \
@@ -115,6 +116,7 @@ typedef struct evo_trimul_weights {
     evo_weight out_gate_bias;   /**< [c_out] */
 } evo_trimul_weights;
 
+/** An evo_trimul_weights of no weights. */
 #define EVO_TRIMUL_WEIGHTS_INIT                                                                                      \
     {                                                                                                                \
         sizeof(evo_trimul_weights), EVO_WEIGHT_INIT, EVO_WEIGHT_INIT, EVO_WEIGHT_INIT, EVO_WEIGHT_INIT,              \
@@ -128,13 +130,14 @@ EVO_API evo_status evo_trimul_pack_weights(const evo_plan *plan, const evo_trimu
 
 /** The tensors of one execution: memory of the context's device, laid out as the descriptor says. */
 typedef struct evo_trimul_args {
-    size_t size; /**< sizeof(evo_trimul_args) */
-    const void *z;
+    size_t size;          /**< sizeof(evo_trimul_args) */
+    const void *z;        /**< [B, N, N, c_z] */
     const void *mask;     /**< NULL if the descriptor has none */
     const void *residual; /**< NULL if the descriptor has none; may equal z */
-    void *out;
+    void *out;            /**< [B, N, N, c_out] */
 } evo_trimul_args;
 
+/** An evo_trimul_args of no tensors. */
 #define EVO_TRIMUL_ARGS_INIT { sizeof(evo_trimul_args), NULL, NULL, NULL, NULL }
 
 /** Computes one triangle multiplication in stream order; as evo_opm_execute. */

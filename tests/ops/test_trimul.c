@@ -205,6 +205,44 @@ static void test_types(void **state) {
     judge_texts(judge_context, texts, COUNT(texts), seed);
 }
 
+/* The coarser modes on sizes that end within the tiles of matrix units, and on what fp16's range must survive. */
+static void test_matrix_units(void **state) {
+    static const char *const modes[] = { "dtype=bf16,compute=bf16", "dtype=fp32,compute=bf16",
+                                         "dtype=fp16,compute=fp16", "dtype=fp32,compute=fp16",
+                                         "dtype=fp32,compute=tf32" };
+    static const char *const sizes[] = {
+        "n=1",
+        "n=8",
+        "n=33,c_z=24,c=40",
+        "n=65,c_z=16,c=8,residual=1",
+        "n=131,c_z=8,c=8",
+        "n=70,c_z=40,c=16,alias=input",
+        "b=3,n=9,c_z=64,c=32,mask=batch",
+        "n=5,c_z=384,c=128",
+        "n=7,c_z=200,c=96,c_out=33",
+        "n=9,c_z=130,c=72,c_out=256",
+        "n=10,c_z=64,c=128,mask=large",
+        "n=12,c_z=64,c=64,mask=fractional,layout=transposed,variant=mean",
+        "n=12,c_z=128,c=64,input=shifted,variant=boltz",
+        "n=12,c_z=32,c=32,input=cauchy,variant=mean",
+        "n=9,c_z=32,c=32,b=2,input=nan,residual=1",
+        "n=9,c_z=32,c=32,b=2,input=inf,variant=mean",
+    };
+    uint64_t seed = test_seed(28);
+    (void)state;
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        for (size_t m = 0; m < COUNT(modes); m++) {
+            char text[CASE_NAME_SIZE];
+            snprintf(text, sizeof text, "trimul(%s,%s,direction=%s)", modes[m], sizes[i], directions[(i + m) % 2]);
+            judge_text(judge_context, text, seed);
+        }
+    judge_limits(judge_context, "trimul(b=2,n=19,c_z=16,c=40,residual=1,dtype=bf16)");
+    judge_limits(judge_context, "trimul(b=2,n=9,c_z=16,c=40,alias=input,dtype=fp16,direction=incoming)");
+    judge_limits(judge_context, "trimul(n=9,c_z=16,c=40,dtype=fp32,compute=tf32)");
+    judge_split(judge_context, "trimul(b=3,n=9,c_z=16,c=16,dtype=fp16,mask=large)");
+    judge_text(judge_context, "trimul(b=2,n=17,c_z=32,c=32,runs=4,residual=1,dtype=bf16)", seed);
+}
+
 /* Everything at once, at random. */
 static void random_text(struct case_random *random, char *text, size_t size) {
     judge_start(text, size, "trimul");
@@ -277,11 +315,11 @@ static void test_graphs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),   cmocka_unit_test(test_variants),       cmocka_unit_test(test_biases),
-        cmocka_unit_test(test_inputs),  cmocka_unit_test(test_special_values), cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_types),   cmocka_unit_test(test_random),         cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_repeats), cmocka_unit_test(test_threads),        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_graphs),
+        cmocka_unit_test(test_sizes),        cmocka_unit_test(test_variants),       cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_inputs),       cmocka_unit_test(test_special_values), cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_types),        cmocka_unit_test(test_random),         cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_matrix_units), cmocka_unit_test(test_repeats),        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_limits),       cmocka_unit_test(test_graphs),
     };
     if (test_device_missing()) return TEST_SKIPPED;
     return cmocka_run_group_tests_name("trimul", tests, judge_setup, judge_teardown);

@@ -137,19 +137,39 @@ void engine::meet_block(const site &here) {
     self->where = site();
 }
 
-const slot *engine::meet_wave(const slot &mine, const site &here) {
-    thread *self = running;
-    wave &w = waves[self->wave];
+/* The running lane is at a place where its wave meets. */
+wave &engine::arrive(const site &here) {
+    wave &w = waves[running->wave];
     if (w.arrived && !(w.where == here))
         fail("wave divergence: a lane is at %s:%d while others are at %s:%d", here.file, here.line, w.where.file,
              w.where.line);
-    w.where = self->where = here;
+    w.where = running->where = here;
+    w.arrived++;
+    return w;
+}
+
+const slot *engine::meet_wave(const slot &mine, const site &here) {
+    thread *self = running;
+    wave &w = arrive(here);
     const slot *offered = w.slots[w.phase];
     w.slots[w.phase][self->lane] = mine;
-    if (++w.arrived == w.lanes) release(w);
+    if (w.arrived == w.lanes) release(w);
     go_on();
     self->where = site();
     return offered;
+}
+
+void engine::meet_wave_to(void *mine, const site &here, void (*perform)(void *const *lanes)) {
+    thread *self = running;
+    wave &w = arrive(here);
+    if (w.lanes != wave_lanes) fail("%s in a wave of %u lanes, expected %u", here.what, w.lanes, wave_lanes);
+    w.offered[self->lane] = mine;
+    if (w.arrived == w.lanes) {
+        perform(w.offered);
+        release(w);
+    }
+    go_on();
+    self->where = site();
 }
 
 /* Each is an allocation of its own, so that AddressSanitizer sees an access past its end. */

@@ -67,6 +67,7 @@ struct wave {
     bool runnable;                /* whether it stands in the engine's list */
     unsigned phase;               /* exchanges use two sets of slots in turn, so one meeting each is enough */
     slot slots[2][wave_lanes];
+    void *offered[wave_lanes]; /* by lanes that wait while the last one works for all: one set is enough */
 };
 
 class engine {
@@ -83,6 +84,8 @@ class engine {
     void *shared_array(const void *identity, size_t size);
     /** Offers `mine` to the wave and returns what every lane offered. */
     const slot *meet_wave(const slot &mine, const site &where);
+    /** Offers `mine` to the wave; the last lane to come calls `perform` with what every lane offered, then all go on. */
+    void meet_wave_to(void *mine, const site &where, void (*perform)(void *const *lanes));
 
     void copy_issue(void *to, const void *from, unsigned size, unsigned given);
     void copy_commit();
@@ -111,6 +114,7 @@ class engine {
     void grow(unsigned threads_per_block);
     void begin_block();
     void release(wave &w);
+    wave &arrive(const site &where);
     void release_block();
     thread *pick();
     void go_on();

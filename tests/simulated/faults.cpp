@@ -140,3 +140,258 @@ EVO_KERNEL(fault_shuffle, fault_params, FAULT_THREADS, 1) {
     block_barrier();
     p.out[position()] = value;
 }
+
+/* ---- matrix instructions: a block's 128 numbers are X, 16 x 8, padded to 16 x 16; each product with the identity gives X ---- */
+
+/* Where a lane's registers stand, from the vendors' documents once more: register r of an operand holds k, k + 1. */
+#if defined(EVO_MATRIX_MMA)
+enum {
+    A_REGISTERS = 4,
+    B_REGISTERS = 2,
+    SUMS = 4
+};
+EVO_DEVICE int a_row(int lane, int r) {
+    return lane / 4 + r % 2 * 8;
+}
+EVO_DEVICE int a_k(int lane, int r) {
+    return lane % 4 * 2 + r / 2 * 8;
+}
+EVO_DEVICE int b_column(int lane) {
+    return lane / 4;
+}
+EVO_DEVICE int b_k(int lane, int r) {
+    return lane % 4 * 2 + r * 8;
+}
+EVO_DEVICE int sum_row(int lane, int e) {
+    return lane / 4 + e / 2 * 8;
+}
+EVO_DEVICE int sum_column(int lane, int e) {
+    return lane % 4 * 2 + e % 2;
+}
+EVO_DEVICE void product(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    mma_16x8x16_f16(d, a, b);
+}
+#else
+#if defined(EVO_MATRIX_MFMA)
+enum {
+    A_REGISTERS = 2,
+    B_REGISTERS = 2,
+    SUMS = 4
+};
+#elif defined(EVO_MATRIX_WMMA11)
+enum {
+    A_REGISTERS = 8,
+    B_REGISTERS = 8,
+    SUMS = 8
+};
+#else
+enum {
+    A_REGISTERS = 4,
+    B_REGISTERS = 4,
+    SUMS = 8
+};
+#endif
+EVO_DEVICE int a_row(int lane, int) {
+    return lane % 16;
+}
+EVO_DEVICE int b_column(int lane) {
+    return lane % 16;
+}
+EVO_DEVICE int sum_column(int lane, int) {
+    return lane % 16;
+}
+EVO_DEVICE void product(float (&d)[SUMS], const uint32_t (&a)[A_REGISTERS], const uint32_t (&b)[B_REGISTERS]) {
+#if defined(EVO_MATRIX_MFMA)
+    mfma_16x16x16_f16(d, a, b);
+#else
+    wmma_16x16x16_f16(d, a, b);
+#endif
+}
+EVO_DEVICE int a_k(int lane, int r) {
+#if defined(EVO_MATRIX_MFMA)
+    return lane / 16 * 4 + r * 2;
+#elif defined(EVO_MATRIX_WMMA11)
+    (void)lane;
+    return r * 2;
+#else
+    return r / 2 * 8 + lane / 16 * 4 + r % 2 * 2;
+#endif
+}
+EVO_DEVICE int b_k(int lane, int r) {
+    return a_k(lane, r);
+}
+EVO_DEVICE int sum_row(int lane, int e) {
+#if defined(EVO_MATRIX_WMMA11)
+    return e * 2 + lane / 16;
+#else
+    return lane / 16 * SUMS + e;
+#endif
+}
+#endif
+
+/* X and the identity times `scale` as halves, the latter's columns as rows. */
+typedef uint16_t square[16][16];
+
+EVO_DEVICE void fill_squares(const fault_params &p, square &x, square &y, float scale) {
+    const int row = thread_x() / 8, column = thread_x() % 8;
+    x[row][column] = float_to_half(p.in[position()]);
+    x[row][column + 8] = 0;
+    y[row][column] = float_to_half(row == column ? scale : 0.0f);
+    y[row][column + 8] = float_to_half(row == column + 8 ? scale : 0.0f);
+}
+
+EVO_DEVICE uint32_t pair_of(const uint16_t *at) {
+    return at[0] | static_cast<uint32_t>(at[1]) << 16;
+}
+
+EVO_DEVICE void read_squares(const square &x, const square &y, int a_swap, int b_swap, uint32_t (&a)[A_REGISTERS],
+                             uint32_t (&b)[B_REGISTERS]) {
+    const int lane = thread_x() % WAVE;
+    for (int r = 0; r < A_REGISTERS; r++) a[r] = pair_of(&x[a_row(lane, r ^ a_swap)][a_k(lane, r ^ a_swap)]);
+    for (int r = 0; r < B_REGISTERS; r++) b[r] = pair_of(&y[b_column(lane)][b_k(lane, r ^ b_swap)]);
+}
+
+/* Every wave has the whole product and writes its share of the rows. */
+EVO_DEVICE void write_sums(const fault_params &p, const float (&d)[SUMS], bool transposed) {
+    const int lane = thread_x() % WAVE, share = 16 / (FAULT_THREADS / WAVE);
+    for (int e = 0; e < SUMS; e++) {
+        const int row = transposed ? sum_column(lane, e) : sum_row(lane, e);
+        const int column = transposed ? sum_row(lane, e) : sum_column(lane, e);
+        if (row / share == thread_x() / WAVE && column < 8) p.out[position() - thread_x() + row * 8 + column] = d[e];
+    }
+}
+
+EVO_DEVICE void multiply_squares(const fault_params &p, const square &x, const square &y, int a_swap, int b_swap,
+                                 bool transposed) {
+    uint32_t a[A_REGISTERS], b[B_REGISTERS];
+    float d[SUMS] = {};
+    read_squares(x, y, a_swap, b_swap, a, b);
+    product(d, a, b);
+    write_sums(p, d, transposed);
+}
+
+/* The order of the first operand's registers. */
+EVO_KERNEL(fault_matrix_a, fault_params, FAULT_THREADS, 1) {
+    EVO_SHARED(square, s, 2);
+    fill_squares(p, s[0], s[1], 1.0f);
+    block_barrier();
+    multiply_squares(p, s[0], s[1], p.broken, 0, false);
+}
+
+/* The order of the second operand's registers. */
+EVO_KERNEL(fault_matrix_b, fault_params, FAULT_THREADS, 1) {
+    EVO_SHARED(square, s, 2);
+    fill_squares(p, s[0], s[1], 1.0f);
+    block_barrier();
+    multiply_squares(p, s[0], s[1], 0, p.broken, false);
+}
+
+/* Which of a sum's coordinates is the row. */
+EVO_KERNEL(fault_matrix_place, fault_params, FAULT_THREADS, 1) {
+    EVO_SHARED(square, s, 2);
+    fill_squares(p, s[0], s[1], 1.0f);
+    block_barrier();
+    multiply_squares(p, s[0], s[1], 0, 0, p.broken);
+}
+
+/* The barrier between writing an operand and loading it, by ldmatrix where there is one. */
+EVO_KERNEL(fault_matrix_barrier, fault_params, FAULT_THREADS, 1) {
+    EVO_SHARED(square, s, 2);
+    fill_squares(p, s[0], s[1], 1.0f);
+    if (!p.broken) block_barrier();
+#if defined(EVO_MATRIX_MMA)
+    const int lane = thread_x() % WAVE;
+    uint32_t a[4], four[4];
+    ldmatrix_x4(a, &s[0][lane % 16][lane / 16 * 8]);
+    ldmatrix_x4_trans(four, &s[1][lane % 16][lane / 16 * 8]); /* the identity is its own transpose */
+    const uint32_t b[2] = { four[0], four[1] };
+    float d[SUMS] = {};
+    product(d, a, b);
+    write_sums(p, d, false);
+#else
+    multiply_squares(p, s[0], s[1], 0, 0, false);
+#endif
+}
+
+/* All lanes of the wave. */
+EVO_KERNEL(fault_matrix_lanes, fault_params, FAULT_THREADS, 1) {
+    EVO_SHARED(square, s, 2);
+    fill_squares(p, s[0], s[1], 1.0f);
+    block_barrier();
+    if (!p.broken || thread_x() % WAVE < 16) multiply_squares(p, s[0], s[1], 0, 0, false);
+    block_barrier();
+}
+
+/* tf32 operands, which are laid out otherwise than 16-bit ones, where the chip has them. */
+EVO_KERNEL(fault_matrix_tf32, fault_params, FAULT_THREADS, 1) {
+#if defined(EVO_MATRIX_TF32)
+    const int lane = thread_x() % WAVE;
+    const float *const x = p.in + (position() - thread_x());
+    float d[SUMS] = {};
+    uint32_t a[A_REGISTERS], b[2];
+    for (int r = 0; r < A_REGISTERS; r++) {
+#if defined(EVO_MATRIX_MMA)
+        const int row = lane / 4 + r % 2 * 8, k = p.broken ? lane % 4 * 2 + r / 2 : lane % 4 + r / 2 * 4;
+#else
+        const int row = lane % 16, k = p.broken ? lane / 16 + r * 4 : lane / 16 * 2 + r;
+#endif
+        a[r] = float_bits(x[row * 8 + k]);
+    }
+    for (int r = 0; r < 2; r++) {
+#if defined(EVO_MATRIX_MMA)
+        const int column = lane / 4, k = lane % 4 + r * 4;
+#else
+        const int column = lane % 16, k = lane / 16 * 2 + r;
+#endif
+        b[r] = float_bits(column == k ? 1.0f : 0.0f);
+    }
+#if defined(EVO_MATRIX_MMA)
+    mma_16x8x8_tf32(d, a, b);
+#else
+    mfma_16x16x8_xf32(d, a, b);
+#endif
+    write_sums(p, d, false);
+#else
+    p.out[position()] = p.in[position() ^ p.broken];
+#endif
+}
+
+/* Sums are cut off, not rounded: three quarters of a unit in the last place vanish, three halves leave one. */
+EVO_KERNEL(fault_matrix_cut_off, fault_params, FAULT_THREADS, 1) {
+    EVO_SHARED(square, s, 2);
+    const int lane = thread_x() % WAVE, first = position() - thread_x();
+    fill_squares(p, s[0], s[1], (p.broken ? 1.5f : 0.75f) / 4096.0f);
+    s[0][thread_x() / 8][thread_x() % 8] =
+        float_to_half(bits_float(float_bits(p.in[position()]) & 0x7f800000u) / 2048.0f);
+    block_barrier();
+    uint32_t a[A_REGISTERS], b[B_REGISTERS];
+    float d[SUMS];
+    for (int e = 0; e < SUMS; e++) {
+        const int column = sum_column(lane, e);
+        d[e] = column < 8 ? p.in[first + sum_row(lane, e) * 8 + column] : 0.0f;
+    }
+    read_squares(s[0], s[1], 0, 0, a, b);
+    product(d, a, b);
+    write_sums(p, d, false);
+}
+
+/* Subnormal operands are zeros on MI200, and numbers elsewhere. */
+EVO_KERNEL(fault_matrix_subnormal, fault_params, FAULT_THREADS, 1) {
+    EVO_SHARED(square, s, 2);
+    fill_squares(p, s[0], s[1], 32768.0f);
+    s[0][thread_x() / 8][thread_x() % 8] = 1; /* 2^-24 */
+    block_barrier();
+#ifdef EVO_SIMULATED_FLUSH
+    const float expected = p.broken ? 0x1p-9f : 0.0f;
+#else
+    const float expected = p.broken ? 0.0f : 0x1p-9f;
+#endif
+    const int lane = thread_x() % WAVE, first = position() - thread_x();
+    uint32_t a[A_REGISTERS], b[B_REGISTERS];
+    float d[SUMS] = {};
+    read_squares(s[0], s[1], 0, 0, a, b);
+    product(d, a, b);
+    for (int e = 0; e < SUMS; e++)
+        if (sum_column(lane, e) < 8) d[e] += p.in[first + sum_row(lane, e) * 8 + sum_column(lane, e)] - expected;
+    write_sums(p, d, false);
+}

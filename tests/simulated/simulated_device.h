@@ -52,6 +52,12 @@ struct registered : kernel {
 } // namespace simulated
 
 static constexpr int WAVE = EVO_SIMULATED_WAVE;
+#if defined(EVO_SIMULATED_AMD)
+static constexpr int SUMS = 32;
+#else
+static constexpr int SUMS = 64;
+#define EVO_LARGE_SHARED
+#endif
 
 EVO_DEVICE int thread_x() {
     return static_cast<int>(simulated::active->running->index[0]);
@@ -129,6 +135,10 @@ EVO_DEVICE float hardware_reciprocal(float x) {
     const float exact = 1.0f / simulated::flushed(x);
     return exact == 1.0f ? exact : simulated::inexact(exact, x);
 }
+EVO_DEVICE float hardware_rsqrt(float x) {
+    const float exact = 1.0f / std::sqrt(simulated::flushed(x));
+    return exact == 1.0f ? exact : simulated::inexact(exact, x);
+}
 EVO_DEVICE float square_root(float x) {
     return std::sqrt(x);
 }
@@ -152,5 +162,31 @@ EVO_DEVICE uint16_t float_to_half(float value) {
         half = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
     return static_cast<uint16_t>(sign | half);
 }
+
+EVO_DEVICE uint32_t pack_halves(float low, float high) {
+    return float_to_half(low) | static_cast<uint32_t>(float_to_half(high)) << 16;
+}
+EVO_DEVICE uint32_t pack_bfloats(float low, float high) {
+    const float pair[2] = { low, high };
+    uint32_t packed = 0;
+    for (int i = 0; i < 2; i++) {
+        const uint32_t bits = float_bits(pair[i]);
+        const uint32_t rounded = std::isnan(pair[i]) ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1u);
+        packed |= rounded >> 16 << i * 16;
+    }
+    return packed;
+}
+EVO_DEVICE float round_tf32(float x) {
+    const uint32_t bits = float_bits(x);
+    return std::isfinite(x) ? bits_float((bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u) : x;
+}
+
+EVO_DEVICE void schedule_barrier() {
+}
+EVO_DEVICE void wave_barrier(const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
+    simulated::active->meet_wave_to(nullptr, { "wave barrier", file, line }, [](void *const *) {});
+}
+
+#include "simulated_matrix.h"
 
 #endif

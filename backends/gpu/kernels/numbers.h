@@ -88,6 +88,23 @@ EVO_DEVICE void store_four(const gpu_tensor &t, int64_t index, int count, const 
         if (e < count) store_number(t.data, t.dtype, index + e * t.strides[3], x[e]);
 }
 
+/* Likewise eight. */
+EVO_DEVICE void store_eight(const gpu_tensor &t, int64_t index, int count, const float (&x)[8]) {
+    if (t.vector > 1 && count >= 8 && t.dtype != GPU_FP32) {
+        float words[4];
+        EVO_UNROLL
+        for (int w = 0; w < 4; w++)
+            words[w] = bits_float(t.dtype == GPU_BF16 ? pack_bfloats(x[2 * w], x[2 * w + 1])
+                                                      : pack_halves(x[2 * w], x[2 * w + 1]));
+        *reinterpret_cast<float4_t *>(static_cast<uint16_t *>(t.data) + index) = { words[0], words[1], words[2],
+                                                                                   words[3] };
+        return;
+    }
+    EVO_UNROLL
+    for (int q = 0; q < 8; q += 4)
+        if (q < count) store_four(t, index + q * t.strides[3], count - q, { x[q], x[q + 1], x[q + 2], x[q + 3] });
+}
+
 /*
  * e^x within 2 units in the last place: 2^n times a polynomial of what is left, at most ln(2) / 2. Arguments beyond +-88
  * count as that (a sigmoid is 1 or below 1e-38 there); NaN stays NaN.

@@ -22,7 +22,8 @@ typedef struct gpu_tensor {
     void *data;
     int64_t strides[4];
     int32_t dtype;
-    int32_t vector; /* 1: the last stride is 1 and every fourth element of a row is aligned for a load of four */
+    int32_t vector; /* 1: the last stride is 1 and every fourth element of a row is aligned for a load of four; 2: every
+                       eighth is aligned for loads of 16 bytes */
 } gpu_tensor;
 
 /* A caller's weight: element [out, in] at data[out * strides[0] + in * strides[1]]; no data: absent. */
@@ -89,6 +90,45 @@ typedef struct gpu_project_params {
     float eps;
     int32_t unused;
 } gpu_project_params;
+
+/* --- Matrix units --- */
+
+enum {
+    GPU_BLOCK_WAVES = 4,                    /* waves of a block */
+    GPU_CHUNK_BYTES = 64,                   /* of K, of every row, in a stage */
+    GPU_STAGE_PITCH = GPU_CHUNK_BYTES + 16, /* bytes from row to row in shared memory */
+    GPU_ROW_PAD = 16,                       /* bytes behind each row of a whole operand in shared memory */
+    GPU_MASK_PARTS = 128                    /* blocks that look for the largest mask of a batch entry */
+};
+
+/*
+ * evo_tensor_pack_rows: a matrix [outs][ins] as the rows of an operand of `dtype` (GPU_BF16, GPU_FP16, or GPU_FP32 for
+ * tf32), each `depth` numbers long with zeros at the end. A block a row; row r goes to packed row r / 16 * tile_rows + r % 16.
+ * With GPU_FP16 rows and columns are scaled (scales.h): columns by the scales of the LayerNorm that feeds them. Of each row
+ * table[4 * r] gets the inverse scale and table[4 * r + 1] the bias; if store_scale is there both are multiplied by the row's
+ * store scale, which is put into it. Rows from `outs` on are zeros.
+ */
+typedef struct gpu_pack_rows_params {
+    gpu_weight source, bias;
+    gpu_weight norm_weight, norm_bias; /* of the LayerNorm that feeds the columns */
+    void *target;
+    float *table, *store_scale;
+    int64_t ins, depth;
+    int32_t outs, tile_rows, dtype;
+    int32_t normed; /* 0: the columns are no LayerNorm's and have no scales */
+} gpu_pack_rows_params;
+
+/*
+ * evo_tensor_pack_norm: a LayerNorm's weight and bias with their columns' scales: target[stride * i] and [stride * i + 1]; zeros
+ * from `count` up to `width`. With stride 4, [stride * i + 2] is the factor that takes the scales of a stored number out of it:
+ * 1 / (store_scale[0][i] * store_scale[1][i]).
+ */
+typedef struct gpu_pack_norm_params {
+    gpu_weight weight, bias;
+    float *target;
+    const float *store_scale[2];
+    int32_t count, width, dtype, stride;
+} gpu_pack_norm_params;
 
 /* Shared shapes of the kernels, for grids. */
 enum {

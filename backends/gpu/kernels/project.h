@@ -8,10 +8,13 @@
 
 #include "backends/gpu/kernels/layer_norm.h"
 
+/* Where a thread can hold fewer sums than 8 rows have, the block takes its positions in two steps. */
+template <bool GATED> static constexpr int PROJECT_THREAD_ROWS = (GATED && SUMS < 64) ? 4 : 8;
+
 /* A tile of gated columns is 2 x 64 wide, proj and gate in turn by 32, so that a thread owns both of a channel. */
 template <bool GATED>
-using project_tile = tile<GPU_PROJECT_ROWS, (GATED ? 2 : 1) * GPU_PROJECT_COLUMNS, 8,
-                          (GATED ? 2 : 1) * GPU_PROJECT_COLUMNS / 16, GPU_STAGE_DEPTH, 4>;
+using project_tile = tile<16 * PROJECT_THREAD_ROWS<GATED>, (GATED ? 2 : 1) * GPU_PROJECT_COLUMNS,
+                          PROJECT_THREAD_ROWS<GATED>, (GATED ? 2 : 1) * GPU_PROJECT_COLUMNS / 16, GPU_STAGE_DEPTH, 4>;
 
 template <bool GATED> using project_operands = staged_operands<project_tile<GATED>, normed_rows<project_tile<GATED>>>;
 
@@ -59,13 +62,14 @@ EVO_DEVICE void start_weights(const gpu_project_params &p, int first_column, pan
 /* Writes four channels from logical column `column` on, for the thread's rows. */
 template <bool GATED>
 EVO_DEVICE void write_columns(const gpu_project_params &p, int64_t first, const place &at, int column,
-                              const float (&sum)[8][project_tile<GATED>::THREAD_COLS], const float *mask) {
+                              const float (&sum)[project_tile<GATED>::THREAD_ROWS][project_tile<GATED>::THREAD_COLS],
+                              const float *mask) {
     const int side = column < p.group ? 0 : 1, channel = column - side * p.group;
     const int packed = side * p.width + p.group_begin + channel;
     float *target = p.target[side] + block_z() * p.target_batch[side] + channel * p.channel_stride;
     const bool masked = side == 0 || p.mask_b;
     EVO_UNROLL
-    for (int q = 0; q < 2; q++) {
+    for (int q = 0; q < project_tile<GATED>::THREAD_ROWS / 4; q++) {
         const int row = at.row + 16 * q;
         if (first + row >= p.positions) continue;
         EVO_UNROLL
@@ -84,22 +88,22 @@ EVO_DEVICE void write_columns(const gpu_project_params &p, int64_t first, const 
     }
 }
 
-template <bool GATED> EVO_DEVICE void project(const gpu_project_params &p, const project_shared &s) {
+/* The products of a tile's positions, the block's from `tile_row` on. */
+template <bool GATED>
+EVO_DEVICE void project_tile_rows(const gpu_project_params &p, int64_t block, int tile_row, const project_shared &s) {
     using tile_t = project_tile<GATED>;
-    const int64_t first = static_cast<int64_t>(block_x()) * GPU_PROJECT_ROWS;
-    measure_positions(p, first, s);
-
-    normed_rows<tile_t> a;
+    const int64_t first = block + tile_row;
     const int row = normed_rows<tile_t>::thread_row();
+    normed_rows<tile_t> a;
     int64_t mask_offset;
     a.tensor = &p.source;
     a.valid = locate(p, first + row, &a.offset, &mask_offset);
     a.channels = p.channels;
     a.weight = p.norm_weight;
     a.bias = p.norm_bias;
-    a.mean = s.normed->mean[row];
-    a.rest = s.normed->rest[row];
-    a.scale = s.normed->scale[row];
+    a.mean = s.normed->mean[tile_row + row];
+    a.rest = s.normed->rest[tile_row + row];
+    a.scale = s.normed->scale[tile_row + row];
 
     const place at = thread_place<tile_t>();
     project_operands<GATED> operands;
@@ -109,14 +113,21 @@ template <bool GATED> EVO_DEVICE void project(const gpu_project_params &p, const
     const int begin = p.column_begin + static_cast<int>(block_y()) * p.columns_per_block;
     const int end = begin + p.columns_per_block < p.column_end ? begin + p.columns_per_block : p.column_end;
     for (int column = begin; column < end; column += GPU_PROJECT_COLUMNS) {
-        float sum[8][tile_t::THREAD_COLS];
+        float sum[tile_t::THREAD_ROWS][tile_t::THREAD_COLS];
         start_weights<GATED>(p, column, operands.b);
         clear(sum);
         multiply_operands<tile_t>(operands, p.channels, sum);
         const int own = column + (GATED ? at.col / 64 * 32 + at.col % 32 : at.col);
-        if (own < p.column_end) write_columns<GATED>(p, first, at, own, sum, s.mask);
+        if (own < p.column_end) write_columns<GATED>(p, first, at, own, sum, s.mask + tile_row);
         block_barrier();
     }
+}
+
+template <bool GATED> EVO_DEVICE void project(const gpu_project_params &p, const project_shared &s) {
+    const int64_t first = static_cast<int64_t>(block_x()) * GPU_PROJECT_ROWS;
+    measure_positions(p, first, s);
+    for (int row = 0; row < GPU_PROJECT_ROWS; row += project_tile<GATED>::ROWS)
+        project_tile_rows<GATED>(p, first, row, s);
 }
 
 #endif

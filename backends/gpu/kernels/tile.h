@@ -77,16 +77,31 @@ EVO_DEVICE void multiply(const fragments<TILE> &f, float (&sum)[TILE::THREAD_ROW
 }
 
 /*
- * An operand in global memory, k-major: WIDTH floats of each k, of which this thread copies four of every
- * ROWS_AT_ONCE-th k. Rows past the depth and columns that are not `valid` read as zeros.
+ * Which rows of a panel this thread copies, WIDTH floats wide: four floats of every ROWS_AT_ONCE-th k. The place in the
+ * stages is carried along: computed anew in the loop, it costs as much as the copy.
  */
-template <class TILE, int WIDTH> struct panel {
+template <class TILE, int WIDTH> struct panel_rows {
     static constexpr int QUADS = WIDTH / 4, WITH_ALL_THREADS = TILE::THREADS / QUADS, FLOATS = TILE::DEPTH * WIDTH;
     static constexpr int ROWS_AT_ONCE = WITH_ALL_THREADS < TILE::DEPTH ? WITH_ALL_THREADS : TILE::DEPTH;
-    const float *next; /* this thread's four columns at row k */
+    int k, target; /* the first row of the next copy, and where in the stages it goes */
+
+    EVO_METHOD void start() {
+        k = thread_x() / QUADS;
+        target = thread_x() * 4;
+    }
+    EVO_METHOD void step(int slot) {
+        k += TILE::DEPTH;
+        target += slot + 1 == TILE::STAGES ? (1 - TILE::STAGES) * FLOATS : FLOATS;
+    }
+};
+
+/* An operand in global memory, k-major. Rows past the depth, and columns that are not valid, read as zeros. */
+template <class TILE, int WIDTH> struct panel {
+    using rows_t = panel_rows<TILE, WIDTH>;
+    static constexpr int QUADS = rows_t::QUADS, FLOATS = rows_t::FLOATS;
+    const float *next; /* this thread's four columns at its row */
     int64_t pitch;
-    int k, depth;
-    bool valid;
+    int depth; /* 0 if the columns are not valid */
 
     /* `columns` points at this thread's columns in row 0: see thread_column. */
     EVO_METHOD static int thread_column() {
@@ -94,21 +109,18 @@ template <class TILE, int WIDTH> struct panel {
     }
 
     EVO_METHOD void start(const float *columns, int64_t row_pitch, int row_count, bool column_valid) {
-        k = thread_x() / QUADS;
         pitch = row_pitch;
-        depth = row_count;
-        valid = column_valid;
-        next = columns + k * pitch;
+        depth = column_valid ? row_count : 0;
+        next = columns + thread_x() / QUADS * pitch;
     }
 
-    EVO_METHOD void copy(float *stage) {
-        float *target = stage + thread_x() * 4;
+    EVO_METHOD void copy(float *stages, const rows_t &rows) {
+        constexpr int STEP = rows_t::ROWS_AT_ONCE;
         EVO_UNROLL
-        for (int row = 0; row < TILE::DEPTH; row += ROWS_AT_ONCE) {
-            if (thread_x() < ROWS_AT_ONCE * QUADS) async_copy16(target + row * WIDTH, next, valid && k < depth);
-            next += ROWS_AT_ONCE * pitch;
-            k += ROWS_AT_ONCE;
-        }
+        for (int row = 0; row < TILE::DEPTH; row += STEP)
+            if (STEP * QUADS == TILE::THREADS || thread_x() < STEP * QUADS)
+                async_copy16(stages + rows.target + row * WIDTH, next + row * pitch, rows.k + row < depth);
+        next += TILE::DEPTH * pitch;
     }
 };
 
@@ -128,21 +140,25 @@ template <int STAGES> struct ring {
     }
 };
 
-/* Both operands by asynchronous copies. */
+/* Both operands by asynchronous copies, of panels of one width. */
 template <class TILE> struct copied_operands {
+    static_assert(TILE::ROWS == TILE::COLS, "they share the rows to copy");
     static constexpr int STAGES = TILE::STAGES, FLOATS = STAGES * (panel_a<TILE>::FLOATS + panel_b<TILE>::FLOATS);
     panel_a<TILE> a;
     panel_b<TILE> b;
+    typename panel_a<TILE>::rows_t rows;
     float *stages; /* FLOATS of shared memory */
     ring<STAGES> at;
 
     EVO_METHOD void copy(int slot) {
-        a.copy(stages + slot * panel_a<TILE>::FLOATS);
-        b.copy(stages + STAGES * panel_a<TILE>::FLOATS + slot * panel_b<TILE>::FLOATS);
+        a.copy(stages, rows);
+        b.copy(stages + STAGES * panel_a<TILE>::FLOATS, rows);
+        rows.step(slot);
         async_commit();
     }
     EVO_METHOD void start() {
         at = { 0, STAGES - 1 };
+        rows.start();
         EVO_UNROLL
         for (int slot = 0; slot < STAGES - 1; slot++) copy(slot);
     }
@@ -168,17 +184,20 @@ template <class TILE, class SOURCE> struct staged_operands {
     static constexpr int A_FLOATS = 2 * panel_a<TILE>::FLOATS, B_FLOATS = STAGES * panel_b<TILE>::FLOATS;
     SOURCE *source;
     panel_b<TILE> b;
+    typename panel_b<TILE>::rows_t rows;
     float *a_stages, *b_stages;
     ring<STAGES> at;
     int a_read;
 
     EVO_METHOD void copy(int slot) {
-        b.copy(b_stages + slot * panel_b<TILE>::FLOATS);
+        b.copy(b_stages, rows);
+        rows.step(slot);
         async_commit();
     }
     EVO_METHOD void start() {
         at = { 0, STAGES - 1 };
         a_read = 0;
+        rows.start();
         EVO_UNROLL
         for (int slot = 0; slot < STAGES - 1; slot++) copy(slot);
         source->fetch(0);
@@ -250,37 +269,42 @@ EVO_DEVICE void multiply_operands(OPERANDS &operands, int depth, float (&total)[
 
 /* Adds a run to the slots of multiply_into. */
 template <class TILE, class TOTAL>
-EVO_DEVICE void add_to_slots(const float (&sum)[TILE::THREAD_ROWS][TILE::THREAD_COLS], bool first, const TOTAL &total) {
+EVO_DEVICE void add_to_slots(const float (&sum)[TILE::THREAD_ROWS][TILE::THREAD_COLS], const TOTAL &total) {
     EVO_UNROLL
     for (int r = 0; r < TILE::THREAD_ROWS / 4; r++) EVO_UNROLL
     for (int c = 0; c < TILE::THREAD_COLS / 4; c++) EVO_UNROLL
     for (int q = 0; q < 4; q++) {
         float4_t *slot = total.slot(r, q, c);
-        float x[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
-        if (!first) unpack(*slot, x);
-        *slot = { x[0] + sum[4 * r + q][4 * c], x[1] + sum[4 * r + q][4 * c + 1], x[2] + sum[4 * r + q][4 * c + 2],
-                  x[3] + sum[4 * r + q][4 * c + 3] };
+        const float4_t x = *slot;
+        *slot = { x.x + sum[4 * r + q][4 * c], x.y + sum[4 * r + q][4 * c + 1], x.z + sum[4 * r + q][4 * c + 2],
+                  x.w + sum[4 * r + q][4 * c + 3] };
     }
+}
+
+template <class TILE, class TOTAL> EVO_DEVICE void clear_slots(const TOTAL &total) {
+    EVO_UNROLL
+    for (int r = 0; r < TILE::THREAD_ROWS / 4; r++) EVO_UNROLL
+    for (int c = 0; c < TILE::THREAD_COLS / 4; c++) EVO_UNROLL
+    for (int q = 0; q < 4; q++) *total.slot(r, q, c) = { 0.0f, 0.0f, 0.0f, 0.0f };
 }
 
 /*
  * The same with the total in shared memory, where registers are short: total[row quad][4][column quad] of float4_t, this
- * thread's own, of which `slot(r, q, c)` gives the place. It is written by the first run, whatever it held.
+ * thread's own, of which `slot(r, q, c)` gives the place. Whatever it held is lost.
  */
 template <class TILE, int RUN, class OPERANDS, class TOTAL>
 EVO_DEVICE void multiply_into(OPERANDS &operands, int depth, const TOTAL &total) {
     const place at = thread_place<TILE>();
     fragments<TILE> now[2];
     float sum[TILE::THREAD_ROWS][TILE::THREAD_COLS];
+    clear_slots<TILE>(total);
     start_operands(operands, at, now[0]);
-    int k = 0;
-    do {
+    for (int k = 0; k < depth;) {
         const int end = k + RUN;
-        const bool first = k == 0;
         clear(sum);
         for (; k < end && k < depth; k += TILE::DEPTH) multiply_stage(operands, at, k, depth, now, sum);
-        add_to_slots<TILE>(sum, first, total);
-    } while (k < depth);
+        add_to_slots<TILE>(sum, total);
+    }
     async_wait<0>();
 }
 

@@ -44,8 +44,7 @@ enum {
  *   W_o       row by row, undone in fp32
  */
 enum {
-    GPU_HOPPER_SIDE_BITS = 5,
-    GPU_HOPPER_MASK_BLOCKS = 64
+    GPU_HOPPER_SIDE_BITS = 5
 };
 
 /*
@@ -69,13 +68,6 @@ typedef struct gpu_hopper_sides_params {
     int32_t channels, unused;
 } gpu_hopper_sides_params;
 
-/* evo_hopper_mask: the largest finite |mask| of each block's share, [GPU_HOPPER_MASK_BLOCKS]. */
-typedef struct gpu_hopper_mask_params {
-    gpu_tensor mask; /* [rows / N, N, N] */
-    float *largest;
-    int32_t n, rows;
-} gpu_hopper_mask_params;
-
 /* evo_hopper_project_*: a and b of every position; grid x: persistent blocks, a multiple of column_groups. */
 typedef struct gpu_hopper_project_params {
     gpu_tensor_map z;      /* [batch, N, N, c_z], boxes of 64 positions x 64 channels */
@@ -86,10 +78,10 @@ typedef struct gpu_hopper_project_params {
     int32_t n, rows;       /* rows: batch * N */
     int32_t channels;      /* 2 c */
     int32_t column_groups; /* blocks that share a tile of positions, each with its own columns */
-    const float *largest;  /* fp16: of the mask's shares; NULL: no mask */
+    const float *largest;  /* fp16: [mask_parts] of the mask, by evo_trimul_mask_max */
     float *mask_scale;     /* fp16: written */
     float eps;
-    int32_t unused;
+    int32_t mask_parts;
 } gpu_hopper_project_params;
 
 /* evo_hopper_contract_*: t of every channel; grid x: persistent blocks. */

@@ -1,6 +1,6 @@
 /* trimul_pack.cu: matrices with the LayerNorm ahead of them folded in, rounded to 16 bits, and their biases. */
 #include "backends/gpu/kernels/hopper/params.h"
-#include "backends/gpu/kernels/numbers.h"
+#include "backends/gpu/kernels/scales.h"
 
 EVO_DEVICE double load_weight(const gpu_weight &w, int64_t out, int64_t in, double absent) {
     return w.data ? load_double(w.data, w.dtype, out * w.strides[0] + in * w.strides[1]) : absent;
@@ -32,15 +32,6 @@ EVO_DEVICE double block_sum(double value, double *sums) {
     return sums[0];
 }
 
-/* The power of two, at most 2^60 from 1, that is not below x; 1 for what is not a positive number. */
-EVO_DEVICE float power_above(double x) {
-    float power = 1.0f;
-    if (!(x > 0) || x - x != 0) return power;
-    for (int i = 0; i < 60 && power < x; i++) power *= 2.0f;
-    for (int i = 0; i < 60 && power * 0.5f >= x; i++) power *= 0.5f;
-    return power;
-}
-
 template <int TYPE> EVO_DEVICE void pack_row(const gpu_hopper_pack_params &p, double *sums) {
     const int out = static_cast<int>(block_x()), at = out + p.first;
     const int row = at / 8 * p.row_step + at % 8 + p.row_offset;
@@ -55,7 +46,7 @@ template <int TYPE> EVO_DEVICE void pack_row(const gpu_hopper_pack_params &p, do
     if (p.inverse_scale) { /* Cauchy and Schwarz */
         const double most =
             square_root(static_cast<float>(block_sum(squares, sums) * p.ins)) + (bias < 0 ? -bias : bias);
-        const float inverse = power_above(most * p.bound);
+        const float inverse = power_of_two(exponent_above(static_cast<float>(most * p.bound)));
         factor *= 1.0 / inverse;
         if (thread_x() == 0) p.inverse_scale[at] = inverse;
     }

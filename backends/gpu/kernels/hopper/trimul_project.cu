@@ -7,6 +7,7 @@
  */
 #include "backends/gpu/kernels/hopper/mask.h"
 #include "backends/gpu/kernels/hopper/trimul.h"
+#include "backends/gpu/kernels/scales.h"
 
 template <int STEPS, int GROUPS, int COLUMNS, int CHUNKS> struct project_shared {
     static constexpr int BUFFERS = 3, BUFFER_BYTES = COLUMNS / 2 * 128, PANEL_BYTES = COLUMNS * 128;
@@ -15,20 +16,23 @@ template <int STEPS, int GROUPS, int COLUMNS, int CHUNKS> struct project_shared 
     unsigned char out[GROUPS][BUFFERS][BUFFER_BYTES];
     uint64_t bias[CHUNKS * COLUMNS][2];
     uint64_t weight_full, z_full[GROUPS];
-    float mask_scale;
+    float largest_mask[GROUPS * WARPGROUP / 32];
 };
 
-/* fp16: the power of two by which the largest mask exceeds 1, at least 1; for a wave. */
-EVO_DEVICE float find_mask_scale(const gpu_hopper_project_params &p) {
-    float largest = 0.0f, scale = 1.0f;
-    for (int i = thread_x() % 32; p.largest && i < GPU_HOPPER_MASK_BLOCKS; i += 32)
-        largest = p.largest[i] > largest ? p.largest[i] : largest;
-    for (int mask = 1; mask < 32; mask *= 2) {
-        const float other = wave_shuffle_xor(largest, mask);
-        largest = other > largest ? other : largest;
-    }
-    while (scale < largest && scale < 0x1p100f) scale *= 2.0f;
-    return scale;
+/* fp16: the largest mask of this thread's wave's share, into largest[wave]. */
+EVO_DEVICE void find_largest_mask(const gpu_hopper_project_params &p, int threads, float *largest) {
+    float most = 0.0f;
+    for (int i = thread_x(); i < p.mask_parts; i += threads) most = larger(most, p.largest[i]);
+    for (int mask = 1; mask < 32; mask *= 2) most = larger(most, wave_shuffle_xor(most, mask));
+    if (thread_x() % 32 == 0) largest[thread_x() / 32] = most;
+}
+
+/* fp16: the power of two by which the largest mask exceeds 1, at least 1. */
+template <int WAVES> EVO_DEVICE float mask_scale(const float (&largest)[WAVES]) {
+    float most = 1.0f;
+    EVO_UNROLL
+    for (int w = 0; w < WAVES; w++) most = larger(most, largest[w]);
+    return power_of_two(exponent_above(most));
 }
 
 /* Masks of this lane's two positions of a tile; past the end of a row the last one's. */
@@ -99,10 +103,7 @@ EVO_DEVICE void project(const gpu_hopper_project_params &p, unsigned char *raw) 
     };
     position_tile at = find_tile(tile, p.n);
     if (thread == 0 && tile < tiles) fetch(at);
-    if (TYPE == GPU_FP16 && thread_x() < 32) {
-        s.mask_scale = find_mask_scale(p);
-        if (block_x() == 0) *p.mask_scale = s.mask_scale;
-    }
+    if (TYPE == GPU_FP16) find_largest_mask(p, GROUPS * WARPGROUP, s.largest_mask);
     uint32_t mask_bits[2] = { 0, 0 }, buffer = out;
     const int position = wave * 16 + lane / 4;
     if (tile < tiles) load_masks(p, at, position, mask_bits);
@@ -112,7 +113,8 @@ EVO_DEVICE void project(const gpu_hopper_project_params &p, unsigned char *raw) 
 
     const uint64_t weights = operand(weight), biases = short_operand(shared_address(s.bias));
     const uint32_t one = bias_ones<TYPE>(lane), ones[4] = { one, one, one, one };
-    const float mask_factor = TYPE == GPU_FP16 ? 1.0f / s.mask_scale : 1.0f;
+    const float scale = TYPE == GPU_FP16 ? mask_scale(s.largest_mask) : 1.0f, mask_factor = 1.0f / scale;
+    if (TYPE == GPU_FP16 && block_x() == 0 && thread_x() == 0) *p.mask_scale = scale;
     for (; tile < tiles; tile += stride, parity ^= 1) {
         const bool last = tile + stride >= tiles;
         const position_tile next = last ? at : find_tile(tile + stride, p.n);

@@ -49,39 +49,73 @@ struct normalisers {
     float first[GPU_OPM_PAIRS], last[GPU_OPM_PAIRS];
 };
 
-/* This thread counts every THREADS-th sequence. The groups' counts stand behind `n`. */
-EVO_DEVICE void normalise_pairs(const gpu_opm_outer_params &p, const pair_place &at, normalisers *n) {
-    const gpu_opm_output &o = p.output;
-    float count[GPU_OPM_PAIRS], *counts = reinterpret_cast<float *>(n + 1);
-    EVO_UNROLL
-    for (int pair = 0; pair < GPU_OPM_PAIRS; pair++) count[pair] = 0.0f;
-    const int64_t batch = (o.batch_begin + block_z()) * o.mask.strides[0];
-    for (int s = thread_x(); s < o.s; s += THREADS) {
-        float x[GPU_OPM_SIDE], y[GPU_OPM_SIDE];
+/*
+ * This thread's share of the counts: of each fourth of a group's sequences in turn, one row and one column of the block, so
+ * that a group reads whole rows of the mask; count[m] is of the pair (e, e ^ m), e = thread % 4.
+ */
+template <int DTYPE>
+EVO_DEVICE void count_pairs(const gpu_opm_outer_params &p, const pair_place &at, float (&count)[GPU_OPM_SIDE]) {
+    constexpr int STEP = THREADS / GPU_OPM_SIDE, AT_ONCE = 4;
+    const gpu_tensor &mask = p.output.mask;
+    const int e = thread_x() % GPU_OPM_SIDE;
+    const bool row = at.row + e < p.row_count, col = at.col + e < p.col_count;
+    const int64_t batch = (p.output.batch_begin + block_z()) * mask.strides[0];
+    const int64_t i = batch + (p.row_begin + at.row + e) * mask.strides[2],
+                  j = batch + (p.col_begin + at.col + e) * mask.strides[2];
+    for (int begin = 0; begin < p.output.s; begin += AT_ONCE * STEP) {
+        float x[AT_ONCE], y[AT_ONCE];
         EVO_UNROLL
-        for (int e = 0; e < GPU_OPM_SIDE; e++) {
-            const int64_t i = p.row_begin + at.row + e, j = p.col_begin + at.col + e,
-                          row = batch + s * o.mask.strides[1];
-            x[e] = at.row + e < p.row_count ? load_mask(o.mask, row + i * o.mask.strides[2]) : 0.0f;
-            y[e] = at.col + e < p.col_count ? load_mask(o.mask, row + j * o.mask.strides[2]) : 0.0f;
+        for (int a = 0; a < AT_ONCE; a++) {
+            const int s = begin + a * STEP + thread_x() / GPU_OPM_SIDE;
+            const bool inside = s < p.output.s;
+            x[a] = inside && row ? load_number(mask.data, DTYPE, i + s * mask.strides[1]) : 0.0f;
+            y[a] = inside && col ? load_number(mask.data, DTYPE, j + s * mask.strides[1]) : 0.0f;
         }
         EVO_UNROLL
-        for (int pair = 0; pair < GPU_OPM_PAIRS; pair++)
-            count[pair] = multiply_add(x[pair / GPU_OPM_SIDE], y[pair % GPU_OPM_SIDE], count[pair]);
+        for (int a = 0; a < AT_ONCE; a++) {
+            count[0] = multiply_add(x[a], y[a], count[0]);
+            EVO_UNROLL
+            for (int m = 1; m < GPU_OPM_SIDE; m++) count[m] = multiply_add(x[a], wave_shuffle_xor(y[a], m), count[m]);
+        }
     }
+}
+
+EVO_DEVICE void count_any(const gpu_opm_outer_params &p, const pair_place &at, float (&count)[GPU_OPM_SIDE]) {
+    switch (p.output.mask.dtype) {
+    case GPU_FP64:
+        return count_pairs<GPU_FP64>(p, at, count);
+    case GPU_FP32:
+        return count_pairs<GPU_FP32>(p, at, count);
+    case GPU_BF16:
+        return count_pairs<GPU_BF16>(p, at, count);
+    case GPU_FP16:
+        return count_pairs<GPU_FP16>(p, at, count);
+    case GPU_UINT8:
+        return count_pairs<GPU_UINT8>(p, at, count);
+    default: /* no mask: every sequence counts, once in the block */
+        if (thread_x() < GPU_OPM_SIDE)
+            for (int m = 0; m < GPU_OPM_SIDE; m++) count[m] = static_cast<float>(p.output.s);
+    }
+}
+
+/* The groups' counts stand behind `n`. */
+EVO_DEVICE void normalise_pairs(const gpu_opm_outer_params &p, const pair_place &at, normalisers *n) {
+    const int group = thread_x() / 32, e = thread_x() % GPU_OPM_SIDE;
+    float count[GPU_OPM_SIDE] = { 0.0f, 0.0f, 0.0f, 0.0f }, *counts = reinterpret_cast<float *>(n + 1);
+    count_any(p, at, count);
     EVO_UNROLL
-    for (int pair = 0; pair < GPU_OPM_PAIRS; pair++) {
+    for (int m = 0; m < GPU_OPM_SIDE; m++) {
         EVO_UNROLL
-        for (int mask = 16; mask > 0; mask /= 2) count[pair] += wave_shuffle_xor(count[pair], mask);
-        if (thread_x() % 32 == 0) counts[pair * GROUPS + thread_x() / 32] = count[pair];
+        for (int lane = 16; lane >= GPU_OPM_SIDE; lane /= 2) count[m] += wave_shuffle_xor(count[m], lane);
+        if (thread_x() % 32 < GPU_OPM_SIDE) counts[(e * GPU_OPM_SIDE + (e ^ m)) * GROUPS + group] = count[m];
     }
     block_barrier();
     if (thread_x() < GPU_OPM_PAIRS) {
         float sum = 0.0f;
         EVO_UNROLL
         for (int g = 0; g < GROUPS; g++) sum += counts[thread_x() * GROUPS + g];
-        sum = normaliser(o, sum);
-        const bool at_first = sum == 0.0f && !o.divide_after;
+        sum = normaliser(p.output, sum);
+        const bool at_first = sum == 0.0f && !p.output.divide_after;
         n->first[thread_x()] = at_first ? sum : 1.0f;
         n->last[thread_x()] = at_first ? 1.0f : sum;
     }
@@ -171,41 +205,43 @@ EVO_DEVICE void add_row(const float *o, int first, const weight_row &w, float (&
 
 /*
  * This group's share of the products with W_o: some c_a, every c_b, 8 of 16 pairs, 128 columns from `column` on. Rows of W_o
- * are read AHEAD of their use. Sums run over the c_b of one c_a and are then added to z.
+ * are read AHEAD of their use, after the last one the first once more. Sums run over the c_b of one c_a and are then added
+ * to z.
  */
 template <class FORM, bool WHOLE>
 EVO_DEVICE void project_share(const gpu_opm_outer_params &p, int c_a, int c_b, int column, const float *o,
                               float (&z)[8][8]) {
-    constexpr int STEP = 8, AHEAD = 4;
+    constexpr int STEP = 8, AHEAD = WHOLE ? 8 : 4;
     const int half = thread_x() % 32 / 16, own = column + thread_x() % 16 * 4;
     const bool low = own < p.z_pitch, high = own + 64 < p.z_pitch;
     const int a_count = WHOLE || p.c - c_a > FORM::HIDDEN ? FORM::HIDDEN : p.c - c_a;
     const int b_count = WHOLE || p.c - c_b > FORM::HIDDEN ? FORM::HIDDEN : p.c - c_b;
     const int each = (a_count + GROUPS - 1) / GROUPS, first = thread_x() / 32 * each;
     const int last = first + each < a_count ? first + each : a_count;
-    const float *row = p.weight + (static_cast<int64_t>(c_a + first) * p.c + c_b) * p.z_pitch + own, *next = row;
+    const float *const start = p.weight + (static_cast<int64_t>(c_a + first) * p.c + c_b) * p.z_pitch + own;
+    const float *row = start, *next = start;
     const float *halves[2] = { o + half * 8, o + (half ^ 1) * 8 };
     weight_row ahead[AHEAD] = {};
     float sum[8][8];
     if (first >= last) return;
     EVO_UNROLL
     for (int r = 0; r < AHEAD; r++) {
-        if (r < b_count) ahead[r].load(next, low, high);
+        if (WHOLE || r < b_count) ahead[r].load(next, low, high);
         next += p.z_pitch;
     }
     for (int a = first; a < last; a++) {
-        row += static_cast<int64_t>(p.c) * p.z_pitch;
+        row = a + 1 < last ? row + static_cast<int64_t>(p.c) * p.z_pitch : start;
         clear(sum);
         for (int b = 0; b < b_count; b += STEP) {
             const int here = b_count - b, k = (a * FORM::HIDDEN + b) * GPU_OPM_PAIRS;
-            const int after = here > STEP ? here - STEP : a + 1 < last ? b_count : 0;
+            const int after = here > STEP ? here - STEP : b_count; /* rows of the next STEP */
             EVO_UNROLL
             for (int r = 0; r < STEP; r++) {
                 const int swizzle = r / 2, left = r + AHEAD < STEP ? here - r - AHEAD : after - r - AHEAD + STEP;
                 if (WHOLE || r < here)
                     add_row(halves[swizzle / 2] + k + r * GPU_OPM_PAIRS, swizzle % 2, ahead[r % AHEAD], sum);
                 if (r + AHEAD == STEP && here <= STEP) next = row;
-                if (left > 0) ahead[r % AHEAD].load(next, low, high);
+                if (WHOLE || left > 0) ahead[r % AHEAD].load(next, low, high);
                 next += p.z_pitch;
             }
         }
@@ -272,6 +308,7 @@ template <class FORM, bool WHOLE> EVO_DEVICE void make_pairs(const gpu_opm_outer
     }
 }
 
+#if defined(EVO_LARGE_SHARED)
 EVO_KERNEL(evo_opm_outer, gpu_opm_outer_params, GPU_OPM_THREADS, 2) {
     EVO_DYNAMIC_SHARED(shared);
     make_pairs<large_form, true>(p, reinterpret_cast<float *>(shared));
@@ -281,6 +318,7 @@ EVO_KERNEL(evo_opm_outer_wide, gpu_opm_outer_params, GPU_OPM_THREADS, 2) {
     EVO_DYNAMIC_SHARED(shared);
     make_pairs<large_form, false>(p, reinterpret_cast<float *>(shared));
 }
+#endif
 
 EVO_KERNEL(evo_opm_outer_small, gpu_opm_outer_params, GPU_OPM_THREADS, 2) {
     EVO_DYNAMIC_SHARED(shared);

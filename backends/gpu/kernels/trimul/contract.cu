@@ -6,7 +6,7 @@
 #include "backends/gpu/kernels/tile.h"
 #include "backends/gpu/kernels/trimul/params.h"
 
-static constexpr int TILE = GPU_CONTRACT_TILE, RUN = 64;
+static constexpr int TILE = GPU_CONTRACT_TILE;
 using tile_t = tile<TILE, TILE, 16, 8, 8, 4>;
 using small_tile_t = tile<TILE, TILE, 8, 8, 8, 4>;
 static_assert(tile_t::THREADS == GPU_CONTRACT_THREADS && small_tile_t::THREADS == GPU_CONTRACT_SMALL_THREADS,
@@ -39,6 +39,9 @@ template <class SHAPE> struct contraction {
     }
 };
 
+#if defined(EVO_LARGE_SHARED)
+static constexpr int RUN = 64;
+
 /* This thread's totals in shared memory. */
 struct own_slots {
     float4_t *first;
@@ -61,6 +64,7 @@ EVO_KERNEL(evo_trimul_contract, gpu_contract_params, GPU_CONTRACT_THREADS, 2) {
         if (target) *target = *slots.slot(r / 4, r % 4, c);
     }
 }
+#endif
 
 EVO_KERNEL(evo_trimul_contract_small, gpu_contract_params, GPU_CONTRACT_SMALL_THREADS, 1) {
     EVO_DYNAMIC_SHARED(shared);

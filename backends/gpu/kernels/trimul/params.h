@@ -55,4 +55,85 @@ typedef struct gpu_copy_params {
     int32_t n, c_out;
 } gpu_copy_params;
 
+/* --- Tier `tensor` --- */
+
+enum {
+    GPU_TENSOR_ROWS = 128,    /* packed rows of a block of project: 64 channels and their gates */
+    GPU_TENSOR_TILE = 128,    /* contract: rows and columns of t of a block */
+    GPU_TENSOR_COLUMNS = 128, /* finish: output channels at a time */
+    GPU_TENSOR_HIDDEN = 128,  /* the most channels of t */
+    GPU_TENSOR_STAGES = 3,    /* of project and finish, where copies are asynchronous; else 2 */
+    GPU_CONTRACT_STAGES = 4
+};
+
+/* evo_trimul_mask_max: the largest finite |mask| of each batch entry: parts[batch][GPU_MASK_PARTS]. */
+typedef struct gpu_mask_max_params {
+    gpu_tensor mask; /* [batch, i, j] */
+    float *parts;
+    int64_t batch_begin, n;
+} gpu_mask_max_params;
+
+/*
+ * evo_trimul_project_<type>_<positions>: a and b, each channel a matrix [i][k], whatever the direction. Position
+ * m = i * pitch + k is (i, k) of `source` and `mask`; those with k >= n are written as zeros. Packed rows of a side come in
+ * tiles of 32: 16 channels, then their gates. Grid x: positions, y: parts of the chunks of 64 channels, z: batch.
+ */
+typedef struct gpu_tensor_project_params {
+    gpu_tensor source;       /* [batch, i, k, channel] */
+    gpu_tensor mask;         /* [batch, i, k] */
+    const float *norm;       /* [depth][2] */
+    const void *weight;      /* [side][side_rows][depth], and a chunk of rows more that may be read */
+    const float *table;      /* [side][side_rows / 2][4]: scale and bias of a channel, and of its gate */
+    const float *mask_parts; /* NULL: numbers are not scaled */
+    void *target[2];
+    int64_t target_batch, channel_stride; /* elements */
+    int64_t positions, batch_begin;
+    int32_t n, pitch, channels, depth;
+    int32_t side_rows, group_begin, group; /* channels to compute, from group_begin (a multiple of 16) on */
+    int32_t chunks_per_side, chunks_per_block;
+    float eps, mask_max;
+    int32_t unused;
+} gpu_tensor_project_params;
+
+/* Where t is: element (channel h, i, j) at i * row + j / length * tile + h * (the tile's own length) + j % length. */
+typedef struct gpu_t_layout {
+    int64_t batch, row, tile; /* elements */
+    int32_t length;           /* positions of a tile, a power of two */
+    int32_t tiles;            /* of a row */
+    int32_t last_length;      /* of the last tile of a row */
+    int32_t unused;
+} gpu_t_layout;
+
+/* evo_trimul_contract_<type>: t[h][i][j] = scale * sum over k of a[h][i][k] * b[h][j][k]. Grid x: tiles, y: channels, z: batch. */
+typedef struct gpu_tensor_contract_params {
+    const void *a, *b; /* [channel][n][pitch], a from the first row on */
+    void *t;           /* its first channel and row are this launch's, but for the tiles' lengths: see `channel` */
+    gpu_t_layout layout;
+    int64_t side_batch, side_channel; /* elements */
+    int32_t n, pitch, rows;
+    int32_t channel; /* what t calls the first channel */
+    float scale;
+    int32_t unused;
+} gpu_tensor_contract_params;
+
+/*
+ * evo_trimul_finish_<type>_<positions>: out = [residual +] sigmoid(gate) * (W_o LayerNorm(t) + b_o). A block takes one tile of
+ * t. Grid x: tiles of a row, y: rows, z: batch.
+ */
+typedef struct gpu_tensor_finish_params {
+    gpu_tensor z, residual, out; /* [batch, i, j, channel] */
+    const void *t;
+    gpu_t_layout layout;
+    const float *norm_t;              /* [c_depth][4]: weight, bias, factor of the stored number */
+    const float *norm_z;              /* [depth][2] */
+    const void *weight, *gate_weight; /* [rows][c_depth], [rows][depth]; rows: c_out rounded up to GPU_TENSOR_COLUMNS */
+    const float *table;               /* [rows][4]: scale and bias of the projection, and of the gate */
+    const float *mask_parts;          /* as in project */
+    int64_t row_begin, batch_begin;
+    int32_t n, c_z, depth, c, c_depth, c_out;
+    int32_t raw_gate, scaled; /* scaled: raw rows of z are scaled to fit fp16 */
+    float eps, mask_max, t_scale;
+    int32_t unused;
+} gpu_tensor_finish_params;
+
 #endif

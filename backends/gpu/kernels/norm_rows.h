@@ -1,0 +1,191 @@
+/*
+ * norm_rows.h: rows of a tensor whose channels are its last index, normed on the way from global to shared memory, where
+ * they are operands of matrix units: [row][depth], rounded to T. Eight lanes share a row, eight channels each at a time;
+ * every number is read once. Statistics as in layer_norm.h.
+ */
+#ifndef EVO_BACKENDS_GPU_KERNELS_NORM_ROWS_H
+#define EVO_BACKENDS_GPU_KERNELS_NORM_ROWS_H
+
+#include "backends/gpu/kernels/product.h"
+#include "backends/gpu/kernels/scales.h"
+
+enum row_kind {
+    ROWS_OF_HALVES, /* 16-bit numbers, 16 bytes a load */
+    ROWS_OF_FLOATS, /* fp32, 16 bytes a load */
+    ROWS_OF_ANY
+};
+
+EVO_DEVICE row_kind kind_of(const gpu_tensor &t, int channels) {
+    if (t.vector == 0 || channels % 8) return ROWS_OF_ANY;
+    if (t.dtype == GPU_FP32) return ROWS_OF_FLOATS;
+    return t.vector > 1 ? ROWS_OF_HALVES : ROWS_OF_ANY;
+}
+
+/* Eight channels as they are stored. */
+template <row_kind KIND> struct octet {
+    uint32_t r[KIND == ROWS_OF_HALVES ? 4 : 8];
+
+    /* From `index` on, `count` of them; the others are 0. */
+    EVO_METHOD void load(const gpu_tensor &t, int64_t index, int count) {
+        if constexpr (KIND == ROWS_OF_ANY) {
+            EVO_UNROLL
+            for (int e = 0; e < 8; e++)
+                r[e] = e < count ? float_bits(load_number(t.data, t.dtype, index + e * t.strides[3])) : 0u;
+        } else {
+            constexpr int QUADS = KIND == ROWS_OF_HALVES ? 1 : 2, SIZE = KIND == ROWS_OF_HALVES ? 2 : 4;
+            const float4_t *from =
+                reinterpret_cast<const float4_t *>(static_cast<const unsigned char *>(t.data) + index * SIZE);
+            EVO_UNROLL
+            for (int q = 0; q < QUADS; q++) {
+                float4_t v = { 0.0f, 0.0f, 0.0f, 0.0f };
+                if (count > 0) v = from[q];
+                r[4 * q] = float_bits(v.x);
+                r[4 * q + 1] = float_bits(v.y);
+                r[4 * q + 2] = float_bits(v.z);
+                r[4 * q + 3] = float_bits(v.w);
+            }
+        }
+    }
+
+    EVO_METHOD void unpack(bool bfloat, float *x) const {
+        EVO_UNROLL
+        for (int e = 0; e < 8; e++) {
+            if constexpr (KIND == ROWS_OF_HALVES) {
+                const uint32_t bits = r[e / 2] >> (e % 2 * 16) & 0xffffu;
+                x[e] = bfloat ? bfloat_to_float(bits) : half_to_float(static_cast<uint16_t>(bits));
+            } else {
+                x[e] = bits_float(r[e]);
+            }
+        }
+    }
+};
+
+/* Eight numbers to shared memory as T. */
+template <class T> EVO_DEVICE void store_octet(const float (&x)[8], unsigned char *target) {
+    if constexpr (T::BYTES == 4) {
+        float4_t *quads = reinterpret_cast<float4_t *>(target);
+        quads[0] = { round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]) };
+        quads[1] = { round_tf32(x[4]), round_tf32(x[5]), round_tf32(x[6]), round_tf32(x[7]) };
+    } else {
+        *reinterpret_cast<float4_t *>(target) = { bits_float(T::pack(x[0], x[1])), bits_float(T::pack(x[2], x[3])),
+                                                  bits_float(T::pack(x[4], x[5])), bits_float(T::pack(x[6], x[7])) };
+    }
+}
+
+/* What to do with the rows. */
+struct norm_task {
+    const gpu_tensor *tensor;
+    const float *norm;   /* [depth][2]: LayerNorm's weight and bias with the columns' scales; zeros past the channels */
+    int channels, depth; /* depth: a multiple of 8, at most 64 * OCTETS */
+    bool raw;            /* the rows as they are */
+    float eps;
+};
+
+EVO_DEVICE float sum_of_lanes(float value) {
+    value += wave_shuffle_xor(value, 4);
+    value += wave_shuffle_xor(value, 2);
+    return value + wave_shuffle_xor(value, 1);
+}
+
+EVO_DEVICE float largest_of_lanes(float value) {
+    EVO_UNROLL
+    for (int mask = 4; mask > 0; mask /= 2) value = larger(value, wave_shuffle_xor(value, mask));
+    return value;
+}
+
+template <class T, int ROWS, int OCTETS, row_kind KIND, class LOCATE>
+EVO_DEVICE void norm_rows_of(const norm_task &task, const LOCATE &locate, unsigned char *shared, int pitch,
+                             float *inverse) {
+    constexpr int GROUPS = THREADS / 8, ROUNDS = ROWS / GROUPS, WANTED = 8 / OCTETS > 0 ? 8 / OCTETS : 1;
+    constexpr int TOGETHER = WANTED < ROUNDS ? WANTED : ROUNDS; /* rows whose loads are under way at once */
+    static_assert(ROUNDS % TOGETHER == 0, "whole rounds");
+    const gpu_tensor &t = *task.tensor;
+    const bool bfloat = t.dtype == GPU_BF16;
+    const int first = thread_x() % 8 * 8;
+    for (int row = thread_x() / 8; row < ROWS; row += GROUPS * TOGETHER) {
+        octet<KIND> stored[TOGETHER][OCTETS];
+        EVO_UNROLL
+        for (int u = 0; u < TOGETHER; u++) {
+            int64_t offset = 0;
+            const bool valid = locate(row + u * GROUPS, &offset);
+            EVO_UNROLL
+            for (int q = 0; q < OCTETS; q++) {
+                const int channel = first + 64 * q;
+                stored[u][q].load(t, offset + channel * t.strides[3], valid ? task.channels - channel : 0);
+            }
+        }
+        EVO_UNROLL
+        for (int u = 0; u < TOGETHER; u++) {
+            float x[OCTETS * 8], mean = 0.0f, scale = 1.0f;
+            EVO_UNROLL
+            for (int q = 0; q < OCTETS; q++) stored[u][q].unpack(bfloat, x + 8 * q);
+            if (!task.raw) {
+                const float share = 1.0f / static_cast<float>(task.channels);
+                float sum = 0.0f, rest = 0.0f, square = 0.0f;
+                EVO_UNROLL
+                for (int i = 0; i < OCTETS * 8; i++) sum += x[i];
+                mean = sum_of_lanes(sum) * share;
+                EVO_UNROLL
+                for (int i = 0; i < OCTETS * 8; i++) {
+                    const int channel = first + i / 8 * 64 + (KIND == ROWS_OF_ANY ? i % 8 : 0);
+                    x[i] = channel < task.channels ? x[i] - mean : 0.0f;
+                    rest += x[i];
+                }
+                rest = sum_of_lanes(rest) * share;
+                EVO_UNROLL
+                for (int i = 0; i < OCTETS * 8; i++) {
+                    const int channel = first + i / 8 * 64 + (KIND == ROWS_OF_ANY ? i % 8 : 0);
+                    x[i] = channel < task.channels ? x[i] - rest : 0.0f;
+                    square = multiply_add(x[i], x[i], square);
+                }
+                scale = hardware_rsqrt(multiply_add(sum_of_lanes(square), share, task.eps));
+            } else if (inverse) {
+                float most = 0.0f;
+                EVO_UNROLL
+                for (int i = 0; i < OCTETS * 8; i++) most = larger(most, finite_magnitude(x[i]));
+                const int exponent = OPERAND_EXPONENT - exponent_above(largest_of_lanes(most));
+                scale = power_of_two(exponent);
+                if (thread_x() % 8 == 0) inverse[row + u * GROUPS] = power_of_two(-exponent);
+            }
+            EVO_UNROLL
+            for (int q = 0; q < OCTETS; q++) {
+                const int channel = first + 64 * q;
+                if (channel >= task.depth) continue;
+                const float4_t *norm = reinterpret_cast<const float4_t *>(task.norm + 2 * channel);
+                float y[8];
+                EVO_UNROLL
+                for (int e = 0; e < 8; e += 2) {
+                    y[e] = x[8 * q + e] * scale;
+                    y[e + 1] = x[8 * q + e + 1] * scale;
+                    if (task.raw) continue;
+                    const float4_t two = norm[e / 2];
+                    y[e] = multiply_add(y[e], two.x, two.y);
+                    y[e + 1] = multiply_add(y[e + 1], two.z, two.w);
+                }
+                store_octet<T>(y, shared + (row + u * GROUPS) * pitch + channel * T::BYTES);
+            }
+        }
+    }
+}
+
+/*
+ * Rows 0 to ROWS - 1, `pitch` bytes apart in shared memory. `locate(row, &offset)` gives where a row's first channel is in
+ * the tensor, and false for a row that is not there. Raw rows are scaled to fit fp16 if `inverse` is not null, which gets
+ * the inverse of each row's scale.
+ */
+template <class T, int ROWS, int OCTETS, class LOCATE>
+EVO_DEVICE void norm_rows(const norm_task &task, const LOCATE &locate, unsigned char *shared, int pitch,
+                          float *inverse) {
+    switch (kind_of(*task.tensor, task.channels)) {
+    case ROWS_OF_HALVES:
+        norm_rows_of<T, ROWS, OCTETS, ROWS_OF_HALVES>(task, locate, shared, pitch, inverse);
+        break;
+    case ROWS_OF_FLOATS:
+        norm_rows_of<T, ROWS, OCTETS, ROWS_OF_FLOATS>(task, locate, shared, pitch, inverse);
+        break;
+    default:
+        norm_rows_of<T, ROWS, OCTETS, ROWS_OF_ANY>(task, locate, shared, pitch, inverse);
+    }
+}
+
+#endif

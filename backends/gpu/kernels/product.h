@@ -1,0 +1,167 @@
+/*
+ * product.h: what blocks of four waves share on matrix units: a ring of stages in shared memory through which 64 bytes of K
+ * of every row pass at a time, the products of a stage, and the way of sums back to shared memory.
+ *
+ * Where copies are asynchronous a stage is asked for STAGES - 1 steps ahead; elsewhere it passes through registers: asked for
+ * before a stage is multiplied, put into the other one of two after it.
+ */
+#ifndef EVO_BACKENDS_GPU_KERNELS_PRODUCT_H
+#define EVO_BACKENDS_GPU_KERNELS_PRODUCT_H
+
+#include "backends/gpu/kernels/matrix.h"
+
+static constexpr int CHUNK = GPU_CHUNK_BYTES, STAGE_PITCH = GPU_STAGE_PITCH;
+static constexpr int THREADS = GPU_BLOCK_WAVES * WAVE;
+#if defined(EVO_MATRIX_MMA)
+static constexpr bool ASYNCHRONOUS = true;
+#else
+static constexpr bool ASYNCHRONOUS = false;
+#endif
+
+/* ROWS rows in global memory, of which a stage takes the next CHUNK bytes; each thread copies 16 bytes of some rows. */
+template <int ROWS> struct rows_panel {
+    static constexpr int AT_ONCE = THREADS / (CHUNK / 16), PIECES = ROWS / AT_ONCE, BYTES = ROWS * STAGE_PITCH;
+    static_assert(ROWS % AT_ONCE == 0, "whole rounds");
+    const unsigned char *next; /* this thread's 16 bytes of its first row */
+    int64_t step;              /* bytes from one of its rows to the next */
+    uint32_t valid;            /* bit i: row i of this thread's is there; others read as zeros */
+    int left;                  /* bytes of K from there on */
+    float4_t held[ASYNCHRONOUS ? 1 : PIECES];
+
+    EVO_METHOD void start(const void *first, int64_t pitch, int rows, int depth) {
+        const int row = thread_x() / (CHUNK / 16), column = thread_x() % (CHUNK / 16) * 16;
+        next = static_cast<const unsigned char *>(first) + row * pitch + column;
+        step = AT_ONCE * pitch;
+        left = depth - column;
+        valid = 0;
+        EVO_UNROLL
+        for (int i = 0; i < PIECES; i++) valid |= (row + i * AT_ONCE < rows ? 1u : 0u) << i;
+    }
+
+    EVO_METHOD static unsigned char *place(unsigned char *stage, int i) {
+        return stage + (thread_x() / (CHUNK / 16) + i * AT_ONCE) * STAGE_PITCH + thread_x() % (CHUNK / 16) * 16;
+    }
+
+    EVO_METHOD void fetch(unsigned char *stage) {
+        EVO_UNROLL
+        for (int i = 0; i < PIECES; i++) {
+            const bool there = left > 0 && (valid >> i & 1u);
+            if constexpr (ASYNCHRONOUS) {
+                async_copy16(place(stage, i), next + i * step, there);
+            } else {
+                held[i] = { 0.0f, 0.0f, 0.0f, 0.0f };
+                if (there) held[i] = *reinterpret_cast<const float4_t *>(next + i * step);
+            }
+        }
+        next += CHUNK;
+        left -= CHUNK;
+    }
+
+    EVO_METHOD void put(unsigned char *stage) {
+        if constexpr (!ASYNCHRONOUS) {
+            EVO_UNROLL
+            for (int i = 0; i < PIECES; i++) *reinterpret_cast<float4_t *>(place(stage, i)) = held[i];
+        }
+    }
+};
+
+/*
+ * A walk over `steps` stages of a ring in shared memory. OPERANDS has BYTES of a stage, fetch(stage) and put(stage), called for
+ * each step in order. `begin` asks for the first stages, so that other work may follow before `run`, whose `work(stage)`
+ * multiplies; what was written to shared memory between the two is seen by all threads then.
+ */
+template <int STAGES, class OPERANDS> struct stage_walk {
+    static_assert(ASYNCHRONOUS || STAGES == 2, "registers are a stage");
+    static constexpr int AHEAD = STAGES - 1, BYTES = OPERANDS::BYTES;
+    unsigned char *ring;
+    int steps;
+
+    EVO_METHOD void begin(OPERANDS &operands) const {
+        EVO_UNROLL
+        for (int s = 0; s < AHEAD; s++) {
+            if (s < steps) {
+                operands.fetch(ring + s * BYTES);
+                operands.put(ring + s * BYTES);
+            }
+            async_commit();
+        }
+    }
+
+    template <class WORK> EVO_METHOD void run(OPERANDS &operands, const WORK &work) const {
+        int read = 0, write = AHEAD;
+        for (int s = 0; s < steps; s++) {
+            async_wait<AHEAD - 1>();
+            block_barrier();
+            const bool more = s + AHEAD < steps;
+            if (more) operands.fetch(ring + write * BYTES);
+            async_commit();
+            work(ring + read * BYTES);
+            if (more) operands.put(ring + write * BYTES);
+            read = read + 1 == STAGES ? 0 : read + 1;
+            write = write + 1 == STAGES ? 0 : write + 1;
+        }
+    }
+};
+
+/*
+ * sum[DOWN][ACROSS] += X Y^T over the CHUNK bytes of a stage. x is the wave's first row from lane_offset on, y that from
+ * right_lane_offset on.
+ */
+template <class T, int DOWN, int ACROSS>
+EVO_DEVICE void multiply_stage(const unsigned char *x, int x_pitch, const unsigned char *y, int y_pitch,
+                               sums (&sum)[DOWN][ACROSS]) {
+    EVO_UNROLL
+    for (int k = 0; k < CHUNK; k += K_BYTES) {
+        right_operand<T> right[ACROSS];
+        EVO_UNROLL
+        for (int c = 0; c < ACROSS; c++) right[c] = load_right_from<T>(y + c * TILE_SIDE * y_pitch + k);
+        EVO_UNROLL
+        for (int r = 0; r < DOWN; r++) {
+            const operand<T> left = load_from<T>(x + r * TILE_SIDE * x_pitch + k);
+            EVO_UNROLL
+            for (int c = 0; c < ACROSS; c++) multiply(sum[r][c], left, right[c]);
+        }
+        schedule_barrier();
+    }
+}
+
+template <int DOWN, int ACROSS> EVO_DEVICE void clear(sums (&sum)[DOWN][ACROSS]) {
+    EVO_UNROLL
+    for (int r = 0; r < DOWN; r++) EVO_UNROLL
+    for (int c = 0; c < ACROSS; c++) clear(sum[r][c]);
+}
+
+/* A tile to shared memory as floats, or rounded to T's two bytes: `shared` is its element (0, 0), rows `pitch` bytes apart. */
+EVO_DEVICE void store_tile(const sums &s, float *shared, int pitch) {
+    EVO_UNROLL
+    for (int e = 0; e < TILE_SUMS; e++)
+        *reinterpret_cast<float *>(reinterpret_cast<unsigned char *>(shared) + tile_row(e) * pitch +
+                                   tile_column(e) * 4) = s.v[e];
+}
+
+template <class T> EVO_DEVICE void store_tile_as(const sums &s, unsigned char *shared, int pitch) {
+    EVO_UNROLL
+    for (int e = 0; e < TILE_SUMS; e += 2) {
+        unsigned char *target = shared + tile_row(e) * pitch + tile_column(e) * T::BYTES;
+        if constexpr (T::BYTES == 4) {
+            *reinterpret_cast<float *>(target) = round_tf32(s.v[e]);
+            *reinterpret_cast<float *>(shared + tile_row(e + 1) * pitch + tile_column(e + 1) * 4) =
+                round_tf32(s.v[e + 1]);
+        } else {
+            const uint32_t pair = T::pack(s.v[e], s.v[e + 1]);
+#if defined(EVO_MATRIX_WMMA11)
+            *reinterpret_cast<uint16_t *>(target) = static_cast<uint16_t>(pair);
+            *reinterpret_cast<uint16_t *>(target + 4) = static_cast<uint16_t>(pair >> 16); /* two columns further */
+#else
+            *reinterpret_cast<uint32_t *>(target) = pair;
+#endif
+        }
+    }
+}
+
+/* A sigmoid within a few units in the last place; the exponential of a large argument is infinite, which gives 0. */
+EVO_DEVICE float fast_sigmoid(float x) {
+    return hardware_reciprocal(1.0f + hardware_exp2(-1.44269504f * x));
+}
+
+#endif

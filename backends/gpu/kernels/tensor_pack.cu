@@ -1,0 +1,113 @@
+/* tensor_pack.cu: weights as operands of matrix units. */
+#include "backends/gpu/kernels/scales.h"
+
+static constexpr int THREADS = GPU_PACK_THREADS;
+
+EVO_DEVICE double load_weight(const gpu_weight &w, int64_t out, int64_t in, double fill) {
+    return w.data ? load_double(w.data, w.dtype, out * w.strides[0] + in * w.strides[1]) : fill;
+}
+
+EVO_DEVICE float load_rounded(const gpu_weight &w, int64_t i, double fill) {
+    return static_cast<float>(load_weight(w, i, 0, fill));
+}
+
+EVO_DEVICE float column_scale(const gpu_pack_rows_params &p, int64_t in) {
+    if (p.dtype != GPU_FP16 || !p.normed) return 1.0f;
+    return power_of_two(column_exponent(load_rounded(p.norm_weight, in, 1.0), load_rounded(p.norm_bias, in, 0.0),
+                                        static_cast<int>(p.ins)));
+}
+
+/* The sum of all threads' values, and the largest; in the same order every time. */
+struct row_facts {
+    double square, offset;
+    float most;
+};
+
+EVO_DEVICE row_facts gather(const row_facts &own, row_facts *shared) {
+    shared[thread_x()] = own;
+    block_barrier();
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        if (thread_x() < half) {
+            row_facts &a = shared[thread_x()];
+            const row_facts &b = shared[thread_x() + half];
+            a.square += b.square;
+            a.offset += b.offset;
+            a.most = larger(a.most, b.most);
+        }
+        block_barrier();
+    }
+    return shared[0];
+}
+
+/* What a row holds at most: of its elements over their columns' scales, and of its product with a LayerNorm's output. */
+EVO_DEVICE row_facts measure_row(const gpu_pack_rows_params &p, int row, row_facts *shared) {
+    row_facts own = { 0.0, 0.0, 0.0f };
+    for (int64_t in = thread_x(); in < p.ins && row < p.outs; in += THREADS) {
+        const float weight = static_cast<float>(load_weight(p.source, row, in, 0.0));
+        const double finite = static_cast<double>(is_finite(weight) ? weight : 0.0f);
+        const float gamma = load_rounded(p.norm_weight, in, 1.0), beta = load_rounded(p.norm_bias, in, 0.0);
+        const double scaled = finite * static_cast<double>(is_finite(gamma) ? gamma : 0.0f);
+        own.square += scaled * scaled;
+        own.offset += finite * static_cast<double>(is_finite(beta) ? beta : 0.0f);
+        own.most = larger(own.most, finite_magnitude(weight / column_scale(p, in)));
+    }
+    return gather(own, shared);
+}
+
+EVO_DEVICE void store_operand(void *target, int dtype, int64_t index, float value) {
+    if (dtype == GPU_FP32)
+        static_cast<float *>(target)[index] = round_tf32(value);
+    else
+        store_number(target, dtype, index, value);
+}
+
+EVO_KERNEL(evo_tensor_pack_rows, gpu_pack_rows_params, THREADS, 1) {
+    EVO_SHARED(row_facts, shared, THREADS);
+    const int row = static_cast<int>(block_x());
+    const bool there = row < p.outs;
+    const bool scaled = p.dtype == GPU_FP16;
+    const float bias = there ? load_rounded(p.bias, row, 0.0) : 0.0f;
+    float scale = 1.0f, store = 1.0f;
+    if (scaled) {
+        const row_facts facts = measure_row(p, row, shared);
+        scale = power_of_two(OPERAND_EXPONENT - exponent_above(facts.most));
+        const double root = static_cast<double>(square_root(static_cast<float>(p.ins))) *
+                            static_cast<double>(square_root(static_cast<float>(facts.square)));
+        const float most = static_cast<float>(root) + finite_magnitude(static_cast<float>(facts.offset) + bias);
+        store = power_of_two(STORE_EXPONENT - exponent_above(is_finite(most) ? most : power_of_two(127)));
+    }
+    const int64_t packed = static_cast<int64_t>(row / 16 * p.tile_rows + row % 16) * p.depth;
+    for (int64_t in = thread_x(); in < p.depth; in += THREADS) {
+        float value = 0.0f;
+        if (there && in < p.ins)
+            value = static_cast<float>(load_weight(p.source, row, in, 0.0)) / column_scale(p, in) * scale;
+        store_operand(p.target, p.dtype, packed + in, value);
+    }
+    if (thread_x() != 0) return;
+    const float stored = p.store_scale ? store : 1.0f;
+    p.table[4 * row] = stored / scale;
+    p.table[4 * row + 1] = bias * stored;
+    if (p.store_scale) p.store_scale[row] = stored;
+}
+
+EVO_KERNEL(evo_tensor_pack_norm, gpu_pack_norm_params, THREADS, 1) {
+    const int i = static_cast<int>(block_x()) * THREADS + thread_x();
+    if (i >= p.width) return;
+    float weight = 0.0f, bias = 0.0f, factor = 1.0f;
+    if (i < p.count) {
+        weight = load_rounded(p.weight, i, 1.0);
+        bias = load_rounded(p.bias, i, 0.0);
+        if (p.dtype == GPU_FP16) {
+            const float scale = power_of_two(column_exponent(weight, bias, p.count));
+            weight *= scale;
+            bias *= scale;
+            if (p.store_scale[0]) factor = 1.0f / p.store_scale[0][i] / p.store_scale[1][i];
+        }
+    }
+    p.target[p.stride * i] = weight;
+    p.target[p.stride * i + 1] = bias;
+    if (p.stride > 2) {
+        p.target[p.stride * i + 2] = factor;
+        p.target[p.stride * i + 3] = 0.0f;
+    }
+}

@@ -1,0 +1,275 @@
+/*
+ * tensor_finish.cu: LayerNorm of t, output projection, gate and residual on matrix units. A block takes one tile of t, whose
+ * channels it norms into shared memory as rows of positions, beside the rows of z for the gate; then 128 output channels at a
+ * time, 32 a wave. It has read all of t and z there before it writes, so that t or z may lie in the output.
+ */
+#include "backends/gpu/kernels/norm_rows.h"
+#include "backends/gpu/kernels/trimul/params.h"
+#include "backends/gpu/kernels/trimul/scaled.h"
+
+static constexpr int STAGES = ASYNCHRONOUS ? GPU_TENSOR_STAGES : 2, COLUMNS = GPU_TENSOR_COLUMNS;
+static constexpr int WAVE_COLUMNS = COLUMNS / GPU_BLOCK_WAVES, ACROSS = WAVE_COLUMNS / TILE_SIDE;
+static constexpr int OUT_PITCH = WAVE_COLUMNS * 4 + GPU_ROW_PAD, HIDDEN = GPU_TENSOR_HIDDEN;
+
+/* Two positions of a channel of t, as they are stored. */
+template <class T> struct stored_pair {
+    uint32_t r[T::BYTES / 2];
+
+    /* Both, aligned for one load, if `there`. */
+    EVO_METHOD void load_whole(const unsigned char *t, bool there) {
+        if constexpr (T::BYTES == 4) {
+            uint2_t v = { 0, 0 };
+            if (there) v = *reinterpret_cast<const uint2_t *>(t);
+            r[0] = v.x;
+            r[1] = v.y;
+        } else {
+            r[0] = there ? *reinterpret_cast<const uint32_t *>(t) : 0u;
+        }
+    }
+
+    /* `count` of them. */
+    EVO_METHOD void load_some(const unsigned char *t, int count) {
+        if constexpr (T::BYTES == 4) {
+            r[0] = count > 0 ? reinterpret_cast<const uint32_t *>(t)[0] : 0u;
+            r[1] = count > 1 ? reinterpret_cast<const uint32_t *>(t)[1] : 0u;
+        } else {
+            const uint32_t first = count > 0 ? reinterpret_cast<const uint16_t *>(t)[0] : 0u;
+            const uint32_t second = count > 1 ? reinterpret_cast<const uint16_t *>(t)[1] : 0u;
+            r[0] = first | second << 16;
+        }
+    }
+
+    EVO_METHOD float value(int i) const {
+        if constexpr (T::BYTES == 4)
+            return bits_float(r[i]);
+        else
+            return T::load(r[0] >> (16 * i) & 0xffffu);
+    }
+};
+
+/* The sums of each position over the slices of channels: shares [SLICES][POSITIONS]. */
+template <int POSITIONS, int SLICES> EVO_DEVICE void sum_slices(float (&x)[2], float *shares, int slice, int at) {
+    shares[slice * POSITIONS + at] = x[0];
+    shares[slice * POSITIONS + at + 1] = x[1];
+    block_barrier();
+    x[0] = x[1] = 0.0f;
+    EVO_UNROLL
+    for (int s = 0; s < SLICES; s++) {
+        x[0] += shares[s * POSITIONS + at];
+        x[1] += shares[s * POSITIONS + at + 1];
+    }
+    block_barrier();
+}
+
+/* A tile of t [c][length] as normed rows [position][c_depth]. A thread has two positions of a slice of the channels. */
+template <class T, int POSITIONS>
+EVO_DEVICE void norm_tile(const gpu_tensor_finish_params &p, const unsigned char *t, int length, int count,
+                          unsigned char *rows, int pitch, float *shares) {
+    constexpr int PAIRS = POSITIONS / 2, SLICES = THREADS / PAIRS, WIDTH = HIDDEN / SLICES;
+    const int slice = thread_x() / PAIRS, at = thread_x() % PAIRS * 2, first = slice * WIDTH;
+    const float4_t *norm = reinterpret_cast<const float4_t *>(p.norm_t);
+    const float share = 1.0f / static_cast<float>(p.c), unit = power_of_two(mask_exponent(p.mask_parts, p.mask_max));
+    const unsigned char *own = t + (static_cast<int64_t>(first) * length + at) * T::BYTES;
+    stored_pair<T> stored[WIDTH];
+    if (count == POSITIONS && length % 2 == 0) {
+        EVO_UNROLL
+        for (int h = 0; h < WIDTH; h++) stored[h].load_whole(own + h * length * T::BYTES, first + h < p.c);
+    } else {
+        EVO_UNROLL
+        for (int h = 0; h < WIDTH; h++)
+            stored[h].load_some(own + h * length * T::BYTES, first + h < p.c ? count - at : 0);
+    }
+    float x[WIDTH][2], sum[2] = { 0.0f, 0.0f };
+    EVO_UNROLL
+    for (int h = 0; h < WIDTH; h++) {
+        const float factor = first + h < p.c ? norm[first + h].z * p.t_scale : 0.0f;
+        EVO_UNROLL
+        for (int i = 0; i < 2; i++) {
+            x[h][i] = stored[h].value(i) * factor * unit * unit;
+            sum[i] += x[h][i];
+        }
+    }
+    sum_slices<POSITIONS, SLICES>(sum, shares, slice, at);
+    const float mean[2] = { sum[0] * share, sum[1] * share };
+    float rest[2] = { 0.0f, 0.0f }, square[2] = { 0.0f, 0.0f };
+    EVO_UNROLL
+    for (int h = 0; h < WIDTH; h++) EVO_UNROLL
+    for (int i = 0; i < 2; i++) {
+        x[h][i] = first + h < p.c ? x[h][i] - mean[i] : 0.0f;
+        rest[i] += x[h][i];
+    }
+    sum_slices<POSITIONS, SLICES>(rest, shares, slice, at);
+    EVO_UNROLL
+    for (int h = 0; h < WIDTH; h++) EVO_UNROLL
+    for (int i = 0; i < 2; i++) {
+        x[h][i] = first + h < p.c ? x[h][i] - rest[i] * share : 0.0f;
+        square[i] = multiply_add(x[h][i], x[h][i], square[i]);
+    }
+    sum_slices<POSITIONS, SLICES>(square, shares, slice, at);
+    EVO_UNROLL
+    for (int i = 0; i < 2; i++) {
+        const float scale = hardware_rsqrt(multiply_add(square[i], share, p.eps));
+        EVO_UNROLL
+        for (int h = 0; h < WIDTH; h += 8) {
+            if (first + h >= p.c_depth) continue;
+            float y[8];
+            EVO_UNROLL
+            for (int e = 0; e < 8; e++) {
+                const float4_t affine = norm[first + h + e];
+                y[e] = multiply_add(x[h + e][i] * scale, affine.x, affine.y);
+            }
+            store_octet<T>(y, rows + (at + i) * pitch + (first + h) * T::BYTES);
+            schedule_barrier();
+        }
+    }
+}
+
+/* For 128 output channels at a time: W_o's rows over the channels of t, then the gate's over those of z. */
+template <class T> struct output_weights {
+    static constexpr int BYTES = rows_panel<COLUMNS>::BYTES;
+    const gpu_tensor_finish_params *p;
+    rows_panel<COLUMNS> panel;
+    int first, steps_t, steps, step; /* first: output channel; steps of t, of both; the next one */
+
+    EVO_METHOD void fetch(unsigned char *stage) {
+        if (step == 0 || step == steps_t) {
+            const int depth = step == 0 ? p->c_depth : p->depth;
+            const void *matrix = step == 0 ? p->weight : p->gate_weight;
+            const int64_t bytes = static_cast<int64_t>(depth) * T::BYTES;
+            panel.start(static_cast<const unsigned char *>(matrix) + first * bytes, bytes, COLUMNS, depth * T::BYTES);
+        }
+        panel.fetch(stage);
+        if (++step == steps) {
+            step = 0;
+            first += COLUMNS;
+        }
+    }
+    EVO_METHOD void put(unsigned char *stage) {
+        panel.put(stage);
+    }
+};
+
+/* Eight output channels of a position: the residual is added, then they are stored. `room`: channels from there on. */
+EVO_DEVICE void write_octet(const gpu_tensor_finish_params &p, const float *value, int64_t out, int64_t residual,
+                            int room) {
+    float y[8];
+    EVO_UNROLL
+    for (int q = 0; q < 8; q += 4) {
+        float four[4], added[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+        unpack(*reinterpret_cast<const float4_t *>(value + q), four);
+        if (p.residual.dtype != GPU_NONE) load_four(p.residual, residual + q * p.residual.strides[3], room - q, added);
+        EVO_UNROLL
+        for (int e = 0; e < 4; e++) y[q + e] = four[e] + added[e];
+    }
+    store_eight(p.out, out, room, y);
+}
+
+template <int DOWN> struct output_sums {
+    sums y[DOWN][ACROSS], gate[DOWN][ACROSS];
+
+    /* The wave's columns from output channel `first` on, 16 positions at a time through its own shared memory. */
+    EVO_METHOD void write(const gpu_tensor_finish_params &p, int first, int tile, int count, const float *inverse,
+                          unsigned char *staging) {
+        const float4_t *table = reinterpret_cast<const float4_t *>(p.table);
+        const int64_t i = p.row_begin + block_y(), batch = p.batch_begin + block_z();
+        EVO_UNROLL
+        for (int r = 0; r < DOWN; r++) {
+            EVO_UNROLL
+            for (int c = 0; c < ACROSS; c++) {
+                EVO_UNROLL
+                for (int e = 0; e < TILE_SUMS; e++) {
+                    const float4_t own = table[first + c * TILE_SIDE + tile_column(e)];
+                    const float row = p.scaled ? inverse[r * TILE_SIDE + tile_row(e)] : 1.0f;
+                    y[r][c].v[e] = multiply_add(y[r][c].v[e], own.x, own.y) *
+                                   fast_sigmoid(multiply_add(gate[r][c].v[e] * row, own.z, own.w));
+                    if (e % 2) schedule_barrier();
+                }
+                store_tile(y[r][c], reinterpret_cast<float *>(staging) + c * TILE_SIDE, OUT_PITCH);
+            }
+            wave_barrier();
+            constexpr int OCTETS = WAVE_COLUMNS / 8;
+            EVO_UNROLL
+            for (int row = 0; row < TILE_SIDE; row += WAVE / OCTETS) {
+                const int own = row + lane_number() / OCTETS, channel = lane_number() % OCTETS * 8;
+                const int position = r * TILE_SIDE + own;
+                if (position >= count) continue;
+                const int64_t j = static_cast<int64_t>(tile) + position, q = first + channel;
+                const int64_t *to = p.out.strides, *from = p.residual.strides;
+                write_octet(p, reinterpret_cast<const float *>(staging + own * OUT_PITCH) + channel,
+                            batch * to[0] + i * to[1] + j * to[2] + q * to[3],
+                            batch * from[0] + i * from[1] + j * from[2] + q * from[3], p.c_out - static_cast<int>(q));
+            }
+            wave_barrier();
+        }
+    }
+};
+
+template <class T, int POSITIONS, int OCTETS>
+EVO_DEVICE void finish(const gpu_tensor_finish_params &p, unsigned char *shared) {
+    constexpr int DOWN = POSITIONS / TILE_SIDE;
+    const int wave = thread_x() / WAVE, first_column = static_cast<int>(block_x()) * POSITIONS;
+    const int count = p.n - first_column < POSITIONS ? p.n - first_column : POSITIONS;
+    const int t_pitch = p.c_depth * T::BYTES + GPU_ROW_PAD, z_pitch = p.depth * T::BYTES + GPU_ROW_PAD;
+    unsigned char *t_rows = shared, *z_rows = t_rows + POSITIONS * t_pitch, *ring = z_rows + POSITIONS * z_pitch;
+    unsigned char *staging = ring + STAGES * rows_panel<COLUMNS>::BYTES;
+    float *inverse = reinterpret_cast<float *>(staging + GPU_BLOCK_WAVES * TILE_SIDE * OUT_PITCH);
+
+    output_weights<T> weights;
+    weights.p = &p;
+    weights.first = weights.step = 0;
+    weights.steps_t = p.c_depth * T::BYTES / CHUNK;
+    weights.steps = weights.steps_t + p.depth * T::BYTES / CHUNK;
+    const int chunks = (p.c_out + COLUMNS - 1) / COLUMNS;
+    const stage_walk<STAGES, output_weights<T>> walk = { ring, chunks * weights.steps };
+    walk.begin(weights);
+
+    const gpu_t_layout &layout = p.layout;
+    const int length = static_cast<int>(block_x()) + 1 == layout.tiles ? layout.last_length : layout.length;
+    norm_tile<T, POSITIONS>(p,
+                            static_cast<const unsigned char *>(p.t) +
+                                (block_z() * layout.batch + block_y() * layout.row + block_x() * layout.tile) *
+                                    T::BYTES,
+                            length, count, t_rows, t_pitch, reinterpret_cast<float *>(staging));
+    const norm_task task = { &p.z, p.norm_z, p.c_z, p.depth, p.raw_gate != 0, p.eps };
+    const int64_t *strides = p.z.strides;
+    const int64_t z =
+        (p.batch_begin + block_z()) * strides[0] + (p.row_begin + block_y()) * strides[1] + first_column * strides[2];
+    const auto locate = [&](int row, int64_t *offset) {
+        *offset = z + row * strides[2];
+        return row < count;
+    };
+    norm_rows<T, POSITIONS, OCTETS>(task, locate, z_rows, z_pitch, p.scaled ? inverse : nullptr);
+
+    output_sums<DOWN> own;
+    clear(own.y);
+    clear(own.gate);
+    int step = 0, first = wave * WAVE_COLUMNS;
+    walk.run(weights, [&](const unsigned char *stage) {
+        const unsigned char *rows = stage + wave * WAVE_COLUMNS * STAGE_PITCH + right_lane_offset(STAGE_PITCH);
+        if (step < weights.steps_t)
+            multiply_stage<T>(t_rows + lane_offset(t_pitch) + step * CHUNK, t_pitch, rows, STAGE_PITCH, own.y);
+        else
+            multiply_stage<T>(z_rows + lane_offset(z_pitch) + (step - weights.steps_t) * CHUNK, z_pitch, rows,
+                              STAGE_PITCH, own.gate);
+        if (++step < weights.steps) return;
+        own.write(p, first, first_column, count, inverse, staging + wave * TILE_SIDE * OUT_PITCH);
+        clear(own.y);
+        clear(own.gate);
+        step = 0;
+        first += COLUMNS;
+    });
+}
+
+#define EVO_FINISH(name, type, positions, octets)                                                                     \
+    EVO_KERNEL(evo_trimul_finish_##name##_##positions, gpu_tensor_finish_params, THREADS, 2) {                        \
+        EVO_DYNAMIC_SHARED(shared);                                                                                   \
+        finish<type, positions, octets>(p, shared);                                                                   \
+    }
+EVO_FINISH(bf16, bfloat_t, 64, 2)
+EVO_FINISH(bf16, bfloat_t, 32, 6)
+EVO_FINISH(fp16, half_t, 64, 2)
+EVO_FINISH(fp16, half_t, 32, 6)
+#if defined(EVO_MATRIX_TF32)
+EVO_FINISH(tf32, tf32_t, 64, 2)
+EVO_FINISH(tf32, tf32_t, 32, 6)
+#endif

@@ -1,0 +1,210 @@
+/*
+ * tensor_project.cu: a and b on matrix units. A block norms its positions into shared memory and multiplies all rows of the
+ * weights with them, 128 packed rows at a time: sums[packed row][position], so that a channel's positions are neighbours on
+ * their way out. Four waves, two by two; a tile of 16 channels and the tile of their gates belong to the same lanes.
+ */
+#include "backends/gpu/kernels/norm_rows.h"
+#include "backends/gpu/kernels/trimul/params.h"
+#include "backends/gpu/kernels/trimul/scaled.h"
+
+static constexpr int STAGES = ASYNCHRONOUS ? GPU_TENSOR_STAGES : 2, ROWS = GPU_TENSOR_ROWS, DOWN = ROWS / 2 / TILE_SIDE;
+
+EVO_KERNEL(evo_trimul_mask_max, gpu_mask_max_params, GPU_PACK_THREADS, 1) {
+    EVO_SHARED(float, shared, GPU_PACK_THREADS);
+    const int64_t *strides = p.mask.strides;
+    float most = 0.0f;
+    for (int64_t i = block_x(); i < p.n; i += GPU_MASK_PARTS) {
+        const int64_t row = (p.batch_begin + block_z()) * strides[0] + i * strides[1];
+        for (int64_t j = thread_x(); j < p.n; j += GPU_PACK_THREADS)
+            most = larger(most, finite_magnitude(load_mask(p.mask, row + j * strides[2])));
+    }
+    shared[thread_x()] = most;
+    block_barrier();
+    for (int half = GPU_PACK_THREADS / 2; half > 0; half /= 2) {
+        if (thread_x() < half) shared[thread_x()] = larger(shared[thread_x()], shared[thread_x() + half]);
+        block_barrier();
+    }
+    if (thread_x() == 0) p.parts[block_z() * GPU_MASK_PARTS + block_x()] = shared[0];
+}
+
+/* The offsets of position m in the source and the mask; false for padding. */
+EVO_DEVICE bool locate_position(const gpu_tensor_project_params &p, int64_t m, int64_t *source, int64_t *mask) {
+    const uint32_t i = static_cast<uint32_t>(m) / static_cast<uint32_t>(p.pitch); /* N is below 2^16 */
+    const int64_t k = m - static_cast<int64_t>(i) * p.pitch, batch = p.batch_begin + block_z();
+    *source = batch * p.source.strides[0] + i * p.source.strides[1] + k * p.source.strides[2];
+    *mask = batch * p.mask.strides[0] + i * p.mask.strides[1] + k * p.mask.strides[2];
+    return m < p.positions && k < p.n;
+}
+
+/* The weights' chunks of 128 rows, one after the other, each over all of K. */
+template <class T> struct weight_rows {
+    static constexpr int BYTES = rows_panel<ROWS>::BYTES;
+    const gpu_tensor_project_params *p;
+    rows_panel<ROWS> panel;
+    int chunk, steps, step; /* of the chunk that is fetched */
+
+    EVO_METHOD const unsigned char *rows() const {
+        const int side = chunk / p->chunks_per_side, own = chunk % p->chunks_per_side;
+        const int64_t row = static_cast<int64_t>(side) * p->side_rows + p->group_begin * 2 + own * ROWS;
+        return static_cast<const unsigned char *>(p->weight) + row * p->depth * T::BYTES;
+    }
+    EVO_METHOD void fetch(unsigned char *stage) {
+        if (step == 0) panel.start(rows(), static_cast<int64_t>(p->depth) * T::BYTES, ROWS, p->depth * T::BYTES);
+        panel.fetch(stage);
+        if (++step == steps) {
+            step = 0;
+            chunk++;
+        }
+    }
+    EVO_METHOD void put(unsigned char *stage) {
+        panel.put(stage);
+    }
+};
+
+/* What becomes of a tile of 16 channels: this wave's positions of it, through shared memory, to its rows of a or b. */
+template <class T, int WIDTH> struct channel_rows {
+    static constexpr int PITCH = WIDTH * T::BYTES + GPU_ROW_PAD, SEGMENT = 16 / T::BYTES, SEGMENTS = WIDTH / SEGMENT;
+    static constexpr int AT_ONCE = WAVE / SEGMENTS;
+    unsigned char *shared; /* [16][PITCH], the wave's own */
+    int64_t position;      /* of this lane's segment of a row; not negative if it is one */
+    int count;             /* numbers of the segment that are not padding */
+
+    EVO_METHOD void start(const gpu_tensor_project_params &p, unsigned char *staging, int64_t first) {
+        shared = staging;
+        position = first + lane_number() % SEGMENTS * SEGMENT;
+        const int64_t k = static_cast<uint32_t>(position) % static_cast<uint32_t>(p.pitch);
+        count = k + SEGMENT <= p.n ? SEGMENT : k < p.n ? static_cast<int>(p.n - k) : 0;
+        if (position >= p.positions) position = -1;
+    }
+
+    /* `channels` of the 16 rows are channels. */
+    EVO_METHOD void write(void *target, int64_t channel_stride, int channels) const {
+        wave_barrier();
+        EVO_UNROLL
+        for (int first = 0; first < TILE_SIDE; first += AT_ONCE) {
+            const int row = first + lane_number() / SEGMENTS;
+            if (row >= channels || position < 0) continue;
+            float4_t v = *reinterpret_cast<const float4_t *>(shared + row * PITCH + lane_number() % SEGMENTS * 16);
+            if (count < SEGMENT) v = keep_first(v);
+            *reinterpret_cast<float4_t *>(static_cast<unsigned char *>(target) +
+                                          (row * channel_stride + position) * T::BYTES) = v;
+        }
+        wave_barrier();
+    }
+
+    EVO_METHOD float4_t keep_first(const float4_t &v) const {
+        float words[4];
+        unpack(v, words);
+        EVO_UNROLL
+        for (int w = 0; w < 4; w++) {
+            const int left = count - w * (4 / T::BYTES); /* numbers of this word on that stay */
+            const uint32_t bits = float_bits(words[w]);
+            words[w] = bits_float(left <= 0 ? 0u : T::BYTES == 2 && left == 1 ? bits & 0xffffu : bits);
+        }
+        return { words[0], words[1], words[2], words[3] };
+    }
+};
+
+template <class T, int ACROSS> struct projection {
+    sums sum[DOWN][ACROSS];
+    channel_rows<T, ACROSS * TILE_SIDE> rows;
+    const float *mask; /* of this wave's positions */
+
+    /* Tiles `pair` and pair + 1 of the wave: bias, gate and mask, as T in shared memory. `table` is its first channel's. */
+    EVO_METHOD void gate(int pair, const float4_t *table) {
+        float4_t row[OWN_ROWS];
+        EVO_UNROLL
+        for (int r = 0; r < OWN_ROWS; r++) row[r] = table[tile_row(row_element(r))];
+        EVO_UNROLL
+        for (int c = 0; c < ACROSS; c++) {
+            sums &value = sum[pair][c], &gates = sum[pair + 1][c];
+            float masks[OWN_COLUMNS];
+            EVO_UNROLL
+            for (int i = 0; i < OWN_COLUMNS; i++) masks[i] = mask[c * TILE_SIDE + tile_column(column_element(i))];
+            EVO_UNROLL
+            for (int e = 0; e < TILE_SUMS; e++) {
+                const float4_t &own = row[own_row(e)];
+                value.v[e] = multiply_add(value.v[e], own.x, own.y) * masks[own_column(e)] *
+                             fast_sigmoid(multiply_add(gates.v[e], own.z, own.w));
+            }
+            store_tile_as<T>(value, rows.shared + c * TILE_SIDE * T::BYTES, rows.PITCH);
+        }
+    }
+};
+
+template <class T, int POSITIONS, int OCTETS>
+EVO_DEVICE void project(const gpu_tensor_project_params &p, unsigned char *shared) {
+    constexpr int ACROSS = POSITIONS / 2 / TILE_SIDE;
+    const int wave = thread_x() / WAVE, down = wave / 2, across = wave % 2;
+    const int pitch = p.depth * T::BYTES + GPU_ROW_PAD;
+    const int64_t first = static_cast<int64_t>(block_x()) * POSITIONS;
+    unsigned char *x = shared, *ring = x + POSITIONS * pitch;
+    unsigned char *staging = ring + STAGES * rows_panel<ROWS>::BYTES;
+    float *mask =
+        reinterpret_cast<float *>(staging + GPU_BLOCK_WAVES * TILE_SIDE * channel_rows<T, POSITIONS / 2>::PITCH);
+
+    const int begin = static_cast<int>(block_y()) * p.chunks_per_block, all = 2 * p.chunks_per_side;
+    const int end = begin + p.chunks_per_block < all ? begin + p.chunks_per_block : all;
+    weight_rows<T> weights;
+    weights.p = &p;
+    weights.chunk = begin;
+    weights.step = 0;
+    weights.steps = p.depth * T::BYTES / CHUNK;
+    stage_walk<STAGES, weight_rows<T>> walk = { ring, (end - begin) * weights.steps };
+    walk.begin(weights);
+
+    static_assert(POSITIONS <= THREADS, "a mask a thread");
+    int64_t source, at_mask;
+    float own_mask = 0.0f;
+    if (thread_x() < POSITIONS && locate_position(p, first + thread_x(), &source, &at_mask))
+        own_mask = load_mask(p.mask, at_mask);
+    const norm_task task = { &p.source, p.norm, p.channels, p.depth, false, p.eps };
+    const auto locate = [&](int row, int64_t *offset) {
+        int64_t at;
+        return locate_position(p, first + row, offset, &at);
+    };
+    norm_rows<T, POSITIONS, OCTETS>(task, locate, x, pitch, nullptr);
+    if (thread_x() < POSITIONS) mask[thread_x()] = own_mask * power_of_two(-mask_exponent(p.mask_parts, p.mask_max));
+
+    projection<T, ACROSS> own;
+    own.mask = mask + across * (POSITIONS / 2);
+    own.rows.start(p, staging + wave * TILE_SIDE * own.rows.PITCH, first + across * (POSITIONS / 2));
+    clear(own.sum);
+    const unsigned char *y = x + across * (POSITIONS / 2) * pitch + right_lane_offset(pitch);
+    int chunk = begin, step = 0;
+    walk.run(weights, [&](const unsigned char *stage) {
+        multiply_stage<T>(stage + down * (ROWS / 2) * STAGE_PITCH + lane_offset(STAGE_PITCH), STAGE_PITCH,
+                          y + step * CHUNK, pitch, own.sum);
+        if (++step < weights.steps) return;
+        const int side = chunk / p.chunks_per_side;
+        const int channel = chunk % p.chunks_per_side * (ROWS / 2) + down * (ROWS / 4); /* of the group */
+        const float4_t *table = reinterpret_cast<const float4_t *>(p.table) + side * (p.side_rows / 2) + p.group_begin;
+        unsigned char *target = static_cast<unsigned char *>(p.target[side]) + block_z() * p.target_batch * T::BYTES;
+        EVO_UNROLL
+        for (int pair = 0; pair < DOWN; pair += 2) {
+            const int tile = channel + pair / 2 * TILE_SIDE;
+            if (tile >= p.group) continue;
+            own.gate(pair, table + tile);
+            own.rows.write(target + tile * p.channel_stride * T::BYTES, p.channel_stride, p.group - tile);
+        }
+        clear(own.sum);
+        step = 0;
+        chunk++;
+    });
+}
+
+#define EVO_PROJECT(name, type, positions, octets)                                                                    \
+    EVO_KERNEL(evo_trimul_project_##name##_##positions, gpu_tensor_project_params, THREADS, 2) {                      \
+        EVO_DYNAMIC_SHARED(shared);                                                                                   \
+        project<type, positions, octets>(p, shared);                                                                  \
+    }
+EVO_PROJECT(bf16, bfloat_t, 128, 2)
+EVO_PROJECT(bf16, bfloat_t, 64, 4)
+EVO_PROJECT(bf16, bfloat_t, 32, 6)
+EVO_PROJECT(fp16, half_t, 128, 2)
+EVO_PROJECT(fp16, half_t, 64, 4)
+EVO_PROJECT(fp16, half_t, 32, 6)
+#if defined(EVO_MATRIX_TF32)
+EVO_PROJECT(tf32, tf32_t, 64, 2)
+EVO_PROJECT(tf32, tf32_t, 32, 6)
+#endif

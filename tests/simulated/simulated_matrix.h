@@ -1,0 +1,236 @@
+/*
+ * simulated_matrix.h: the matrix instructions of device.h. All lanes of a wave meet; the last one to come gathers the
+ * operands from everybody's registers, multiplies, and adds to everybody's sums. Where an element lies is taken from the
+ * vendors' documents: NVIDIA's PTX ISA ("Matrix Fragments for mma.m16n8k16, .m16n8k8", "ldmatrix"), AMD's matrix instruction calculator.
+ *
+ * Sums are worse than rounded: the accumulator and one instruction's products are added exactly, then cut off to fp32. tf32
+ * operands are cut off to 11 bits. With EVO_SIMULATED_FLUSH (MI200) subnormal 16-bit operands are zeros.
+ */
+#ifndef EVO_TESTS_SIMULATED_MATRIX_H
+#define EVO_TESTS_SIMULATED_MATRIX_H
+
+namespace simulated {
+
+/** What one lane brings to an instruction. */
+struct matrix_registers {
+    float *sums;
+    const uint32_t *a, *b;
+};
+
+/** Where element (row or column, k) of an operand stands: its lane, and which number of its registers. */
+struct position {
+    unsigned lane, number;
+};
+
+enum class number_type {
+    bf16,
+    f16,
+    tf32
+};
+
+inline float cut_off(double exact) {
+    const float rounded = static_cast<float>(exact);
+    if (!std::isfinite(rounded) || std::fabs(static_cast<double>(rounded)) <= std::fabs(exact)) return rounded;
+    return std::nextafter(rounded, 0.0f);
+}
+
+template <number_type TYPE> float operand_number(const uint32_t *registers, unsigned number) {
+    if (TYPE == number_type::tf32) return bits_float(registers[number] & 0xffffe000u);
+    const uint16_t bits = static_cast<uint16_t>(registers[number / 2] >> number % 2 * 16);
+#ifdef EVO_SIMULATED_FLUSH
+    const uint16_t exponent = TYPE == number_type::bf16 ? 0x7f80 : 0x7c00;
+    if (!(bits & exponent)) return bits & 0x8000 ? -0.0f : 0.0f;
+#endif
+    return TYPE == number_type::bf16 ? bits_float(static_cast<uint32_t>(bits) << 16) : half_to_float(bits);
+}
+
+/** D[ROWS][COLUMNS] += A[ROWS][DEPTH] B[DEPTH][COLUMNS], each laid out as SHAPE says. */
+template <class SHAPE, number_type TYPE> void multiply_wave(void *const *lanes) {
+    float a[SHAPE::ROWS][SHAPE::DEPTH], b[SHAPE::COLUMNS][SHAPE::DEPTH];
+    const auto registers = [lanes](unsigned lane) { return static_cast<const matrix_registers *>(lanes[lane]); };
+    for (unsigned k = 0; k < SHAPE::DEPTH; k++) {
+        for (unsigned row = 0; row < SHAPE::ROWS; row++) {
+            const position at = SHAPE::a(row, k);
+            a[row][k] = operand_number<TYPE>(registers(at.lane)->a, at.number);
+        }
+        for (unsigned column = 0; column < SHAPE::COLUMNS; column++) {
+            const position at = SHAPE::b(k, column);
+            b[column][k] = operand_number<TYPE>(registers(at.lane)->b, at.number);
+        }
+    }
+    for (unsigned row = 0; row < SHAPE::ROWS; row++)
+        for (unsigned column = 0; column < SHAPE::COLUMNS; column++) {
+            const position at = SHAPE::d(row, column);
+            float &sum = registers(at.lane)->sums[at.number];
+            double exact = static_cast<double>(sum);
+            for (unsigned k = 0; k < SHAPE::DEPTH; k++)
+                exact += static_cast<double>(a[row][k]) * static_cast<double>(b[column][k]);
+            sum = cut_off(exact);
+        }
+}
+
+template <class SHAPE, number_type TYPE>
+void multiply(float *sums, const uint32_t *a, const uint32_t *b, const char *file, int line) {
+    matrix_registers mine = { sums, a, b };
+    active->meet_wave_to(&mine, { "matrix instruction", file, line }, multiply_wave<SHAPE, TYPE>);
+}
+
+#define EVO_SIMULATED_MULTIPLY(name, shape, type, d_count, a_count, b_count)                                          \
+    EVO_DEVICE void name(float (&d)[d_count], const uint32_t(&a)[a_count], const uint32_t(&b)[b_count],               \
+                         const char *file = __builtin_FILE(), int line = __builtin_LINE()) {                          \
+        simulated::multiply<simulated::shape, simulated::number_type::type>(d, a, b, file, line);                     \
+    }
+
+#if defined(EVO_MATRIX_MMA)
+
+/* PTX: groupID = lane >> 2, threadID_in_group = lane & 3. */
+struct mma_m16n8k16 {
+    static constexpr unsigned ROWS = 16, COLUMNS = 8, DEPTH = 16;
+    static position a(unsigned row, unsigned k) { /* a0, a1 row < 8; a2, a3 row >= 8; a4 ... a7 the same for k >= 8 */
+        return { row % 8 * 4 + k % 8 / 2, k / 8 * 4 + row / 8 * 2 + k % 2 };
+    }
+    static position b(unsigned k, unsigned column) { /* b0, b1 k < 8; b2, b3 k >= 8 */
+        return { column * 4 + k % 8 / 2, k / 8 * 2 + k % 2 };
+    }
+    static position d(unsigned row, unsigned column) { /* c0, c1 row < 8; c2, c3 row >= 8 */
+        return { row % 8 * 4 + column / 2, row / 8 * 2 + column % 2 };
+    }
+};
+
+struct mma_m16n8k8 {
+    static constexpr unsigned ROWS = 16, COLUMNS = 8, DEPTH = 8;
+    static position a(unsigned row, unsigned k) { /* a0 (group, thread), a1 row + 8, a2 k + 4, a3 both */
+        return { row % 8 * 4 + k % 4, k / 4 * 2 + row / 8 };
+    }
+    static position b(unsigned k, unsigned column) {
+        return { column * 4 + k % 4, k / 4 };
+    }
+    static position d(unsigned row, unsigned column) {
+        return mma_m16n8k16::d(row, column);
+    }
+};
+
+/** What one lane brings to ldmatrix. */
+struct matrix_rows {
+    uint32_t *to;
+    const void *row;
+};
+
+/* Four matrices of 8 x 8 16-bit elements; rows are 16 bytes. Lane l gets elements 2 * (l % 4), + 1 of row l / 4 of each. */
+template <bool TRANSPOSED> void load_wave(void *const *lanes) {
+    for (unsigned lane = 0; lane < 32; lane++)
+        for (unsigned m = 0; m < 4; m++) {
+            uint16_t pair[2];
+            for (unsigned e = 0; e < 2; e++) {
+                const unsigned own = lane % 4 * 2 + e, row = TRANSPOSED ? own : lane / 4,
+                               column = TRANSPOSED ? lane / 4 : own;
+                memcpy(&pair[e],
+                       static_cast<const char *>(static_cast<const matrix_rows *>(lanes[m * 8 + row])->row) +
+                           2 * column,
+                       2);
+            }
+            static_cast<const matrix_rows *>(lanes[lane])->to[m] = pair[0] | static_cast<uint32_t>(pair[1]) << 16;
+        }
+}
+
+template <bool TRANSPOSED> void load(uint32_t *to, const void *row, const char *file, int line) {
+    if (reinterpret_cast<uintptr_t>(row) % 16) active->fail("ldmatrix of a row at %p: misaligned", row);
+    matrix_rows mine = { to, row };
+    active->meet_wave_to(&mine, { "ldmatrix", file, line }, load_wave<TRANSPOSED>);
+}
+
+#elif defined(EVO_MATRIX_MFMA)
+
+/* Four k a lane. */
+struct mfma_16x16x16 {
+    static constexpr unsigned ROWS = 16, COLUMNS = 16, DEPTH = 16;
+    static position a(unsigned row, unsigned k) {
+        return { k / 4 * 16 + row, k % 4 };
+    }
+    static position b(unsigned k, unsigned column) {
+        return { k / 4 * 16 + column, k % 4 };
+    }
+    static position d(unsigned row, unsigned column) {
+        return { row / 4 * 16 + column, row % 4 };
+    }
+};
+
+/* Two k a lane. */
+struct mfma_16x16x8 {
+    static constexpr unsigned ROWS = 16, COLUMNS = 16, DEPTH = 8;
+    static position a(unsigned row, unsigned k) {
+        return { k / 2 * 16 + row, k % 2 };
+    }
+    static position b(unsigned k, unsigned column) {
+        return { k / 2 * 16 + column, k % 2 };
+    }
+    static position d(unsigned row, unsigned column) {
+        return mfma_16x16x16::d(row, column);
+    }
+};
+
+#elif defined(EVO_MATRIX_WMMA11)
+
+/* Every k in a lane, twice: the unit reads lanes 0 to 15, or 16 to 31; which one must not matter. */
+struct wmma_16x16x16 {
+    static constexpr unsigned ROWS = 16, COLUMNS = 16, DEPTH = 16;
+    static position a(unsigned row, unsigned k) {
+        return { k / 2 % 2 * 16 + row, k };
+    }
+    static position b(unsigned k, unsigned column) {
+        return { (k / 2 + 1) % 2 * 16 + column, k };
+    }
+    static position d(unsigned row, unsigned column) {
+        return { row % 2 * 16 + column, row / 2 };
+    }
+};
+
+#elif defined(EVO_MATRIX_WMMA12)
+
+/* Eight k a lane: 0 ... 3 and 8 ... 11 in lanes 0 to 15, the others in lanes 16 to 31. */
+struct wmma_16x16x16 {
+    static constexpr unsigned ROWS = 16, COLUMNS = 16, DEPTH = 16;
+    static position a(unsigned row, unsigned k) {
+        return { k / 4 % 2 * 16 + row, k / 8 * 4 + k % 4 };
+    }
+    static position b(unsigned k, unsigned column) {
+        return { k / 4 % 2 * 16 + column, k / 8 * 4 + k % 4 };
+    }
+    static position d(unsigned row, unsigned column) {
+        return { row / 8 * 16 + column, row % 8 };
+    }
+};
+
+#else
+#error "a simulated chip has one of EVO_MATRIX_MMA, _MFMA, _WMMA11 and _WMMA12"
+#endif
+
+} // namespace simulated
+
+#if defined(EVO_MATRIX_MMA)
+EVO_SIMULATED_MULTIPLY(mma_16x8x16_bf16, mma_m16n8k16, bf16, 4, 4, 2)
+EVO_SIMULATED_MULTIPLY(mma_16x8x16_f16, mma_m16n8k16, f16, 4, 4, 2)
+EVO_SIMULATED_MULTIPLY(mma_16x8x8_tf32, mma_m16n8k8, tf32, 4, 4, 2)
+EVO_DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *shared_row, const char *file = __builtin_FILE(),
+                            int line = __builtin_LINE()) {
+    simulated::load<false>(r, shared_row, file, line);
+}
+EVO_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void *shared_row, const char *file = __builtin_FILE(),
+                                  int line = __builtin_LINE()) {
+    simulated::load<true>(r, shared_row, file, line);
+}
+#elif defined(EVO_MATRIX_MFMA)
+EVO_SIMULATED_MULTIPLY(mfma_16x16x16_bf16, mfma_16x16x16, bf16, 4, 2, 2)
+EVO_SIMULATED_MULTIPLY(mfma_16x16x16_f16, mfma_16x16x16, f16, 4, 2, 2)
+#ifdef EVO_MATRIX_TF32
+EVO_SIMULATED_MULTIPLY(mfma_16x16x8_xf32, mfma_16x16x8, tf32, 4, 2, 2)
+#endif
+#elif defined(EVO_MATRIX_WMMA11)
+EVO_SIMULATED_MULTIPLY(wmma_16x16x16_bf16, wmma_16x16x16, bf16, 8, 8, 8)
+EVO_SIMULATED_MULTIPLY(wmma_16x16x16_f16, wmma_16x16x16, f16, 8, 8, 8)
+#else
+EVO_SIMULATED_MULTIPLY(wmma_16x16x16_bf16, wmma_16x16x16, bf16, 8, 4, 4)
+EVO_SIMULATED_MULTIPLY(wmma_16x16x16_f16, wmma_16x16x16, f16, 8, 4, 4)
+#endif
+
+#endif
