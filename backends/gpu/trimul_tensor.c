@@ -223,10 +223,10 @@ typedef struct buffers {
     float *mask_parts;
 } buffers;
 
-/* Numbers of a row of a and b: whole memory lines if that costs at most an eighth, or else whole 16 bytes. */
+/* Numbers of a row of a and b: whole memory lines if that costs at most a sixteenth, or else whole 16 bytes. */
 static int64_t row_pitch(const evo_trimul_desc *d) {
     for (int64_t whole = 64; whole > 8; whole /= 2)
-        if (gpu_round(d->n, whole) * 8 <= d->n * 9) return gpu_round(d->n, whole);
+        if (gpu_round(d->n, whole) * 16 <= d->n * 17) return gpu_round(d->n, whole);
     return gpu_round(d->n, 8);
 }
 

@@ -215,8 +215,6 @@ static void test_matrix_units(void **state) {
         "n=8",
         "n=33,c_z=24,c=40",
         "n=65,c_z=16,c=8,residual=1",
-        "n=131,c_z=8,c=8",
-        "n=70,c_z=40,c=16,alias=input",
         "b=3,n=9,c_z=64,c=32,mask=batch",
         "n=5,c_z=384,c=128",
         "n=7,c_z=200,c=96,c_out=33",
@@ -236,11 +234,63 @@ static void test_matrix_units(void **state) {
             snprintf(text, sizeof text, "trimul(%s,%s,direction=%s)", modes[m], sizes[i], directions[(i + m) % 2]);
             judge_text(judge_context, text, seed);
         }
+    static const char *const large[] = {
+        "trimul(n=131,c_z=8,c=8,dtype=bf16)",
+        "trimul(n=131,c_z=8,c=8,dtype=fp32,compute=tf32,direction=incoming)",
+        "trimul(n=70,c_z=40,c=16,alias=input,dtype=fp16)",
+    };
+    judge_texts(judge_context, large, COUNT(large), seed);
     judge_limits(judge_context, "trimul(b=2,n=19,c_z=16,c=40,residual=1,dtype=bf16)");
     judge_limits(judge_context, "trimul(b=2,n=9,c_z=16,c=40,alias=input,dtype=fp16,direction=incoming)");
     judge_limits(judge_context, "trimul(n=9,c_z=16,c=40,dtype=fp32,compute=tf32)");
     judge_split(judge_context, "trimul(b=3,n=9,c_z=16,c=16,dtype=fp16,mask=large)");
     judge_text(judge_context, "trimul(b=2,n=17,c_z=32,c=32,runs=4,residual=1,dtype=bf16)", seed);
+}
+
+/* fp16 products of numbers that fp16 does not hold: tensors times powers of two, so that they stay what their types hold. */
+static void test_range(void **state) {
+    static const char *const tensors[] = { "norm_in.weight", "a_proj.weight", "b_proj.bias",     "a_gate.weight",
+                                           "out.weight",     "out_gate.bias", "norm_out.weight", "z" };
+    static const char *const variants[] = { "alphafold2", "mean" };
+    uint64_t seed = test_seed(29);
+    (void)state;
+    for (size_t i = 0; i < COUNT(tensors); i++)
+        for (int large = 0; large < 2; large++)
+            for (int v = 0; v < 2; v++) {
+                char text[CASE_NAME_SIZE];
+                snprintf(text, sizeof text, "trimul(n=7,c_z=32,c=24,weights=fp32,dtype=fp32,compute=fp16,variant=%s)",
+                         variants[v]);
+                struct evo_case c = judge_parse(judge_context, text, seed);
+                struct case_tensor *tensor = case_find(&c, tensors[i]);
+                assert_true(tensor != NULL && tensor->values != NULL);
+                for (int64_t e = 0; e < tensor->count; e++) tensor->values[e] *= large ? 0x1p20 : 0x1p-20;
+                c.hard = true;
+                judge_case(judge_context, &c);
+                case_destroy(&c);
+            }
+}
+
+/* a and b, and t unless it lies in the output: the goals of tier `tensor`, whose numbers are 16 bits wide here. */
+static void test_workspace(void **state) {
+    static const int64_t sizes[] = { 64, 129, 256, 384, 777, 1000, 1024, 2048 };
+    (void)state;
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        for (int in_place = 0; in_place < 2; in_place++) {
+            const double numbers = (double)sizes[i] * (double)sizes[i] * 128.0;
+            evo_trimul_desc d = EVO_TRIMUL_DESC_INIT;
+            evo_plan_info info = EVO_PLAN_INFO_INIT;
+            evo_plan *plan = NULL;
+            d.n = sizes[i];
+            d.c_z = d.c = 128;
+            d.z.dtype = d.out.dtype = EVO_BF16;
+            d.compute = EVO_COMPUTE_BF16;
+            d.alias = in_place ? EVO_ALIAS_INPUT : EVO_ALIAS_NONE;
+            OK(evo_trimul_plan_create(judge_context, &d, &plan));
+            OK(evo_plan_get_info(plan, &info));
+            if (strcmp(info.kernel, "tensor") == 0)
+                assert_true((double)info.workspace_size <= (in_place ? 3.25 : 2.25) * 2.0 * numbers);
+            evo_plan_destroy(plan);
+        }
 }
 
 /* Everything at once, at random. */
@@ -318,8 +368,9 @@ int main(void) {
         cmocka_unit_test(test_sizes),        cmocka_unit_test(test_variants),       cmocka_unit_test(test_biases),
         cmocka_unit_test(test_inputs),       cmocka_unit_test(test_special_values), cmocka_unit_test(test_layouts),
         cmocka_unit_test(test_types),        cmocka_unit_test(test_random),         cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_matrix_units), cmocka_unit_test(test_repeats),        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_limits),       cmocka_unit_test(test_graphs),
+        cmocka_unit_test(test_matrix_units), cmocka_unit_test(test_range),          cmocka_unit_test(test_workspace),
+        cmocka_unit_test(test_repeats),      cmocka_unit_test(test_threads),        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_graphs),
     };
     if (test_device_missing()) return TEST_SKIPPED;
     return cmocka_run_group_tests_name("trimul", tests, judge_setup, judge_teardown);

@@ -96,7 +96,7 @@ EVO_DEVICE float largest_of_lanes(float value) {
 template <class T, int ROWS, int OCTETS, row_kind KIND, class LOCATE>
 EVO_DEVICE void norm_rows_of(const norm_task &task, const LOCATE &locate, unsigned char *shared, int pitch,
                              float *inverse) {
-    constexpr int GROUPS = THREADS / 8, ROUNDS = ROWS / GROUPS, WANTED = 8 / OCTETS > 0 ? 8 / OCTETS : 1;
+    constexpr int GROUPS = THREADS / 8, ROUNDS = ROWS / GROUPS, WANTED = KIND != ROWS_OF_ANY && OCTETS <= 4 ? 8 / OCTETS : 1;
     constexpr int TOGETHER = WANTED < ROUNDS ? WANTED : ROUNDS; /* rows whose loads are under way at once */
     static_assert(ROUNDS % TOGETHER == 0, "whole rounds");
     const gpu_tensor &t = *task.tensor;
