@@ -27,6 +27,7 @@ typedef struct evo_device {
 typedef struct evo_problem {
     evo_op op;
     bool named; /**< the caller asks for this kernel by name: one that is never the best choice may then take it */
+    int order;  /**< 0: the kernel chooses; k: the caller asks for its orders[k - 1], which it takes or refuses */
     union {
         evo_opm_desc opm;
         evo_trimul_desc trimul;
@@ -57,6 +58,7 @@ typedef struct evo_form {
     evo_schedule schedule;
     size_t workspace_size;
     size_t pack_size;
+    int order;            /**< index of the one of the kernel's `orders` that it takes; 0 if it has none */
     uint32_t pack_layout; /**< names the packed layout and its number types; packs of another id are refused */
     int64_t tuning[8];    /**< the kernel's own numbers */
     void *state;          /**< the kernel's own objects, freed by `release` */
@@ -102,6 +104,8 @@ typedef evo_status (*evo_stage_function)(const evo_call *call, const evo_tile *t
 /** One way to compute one op. Rows stand best first in a backend's table. */
 typedef struct evo_kernel {
     const char *name;
+    /** Orders of contraction to choose from, as full names ("portable/weight-first"), ending with NULL; or NULL: it has one. */
+    const char *const *orders;
     /** Whether it takes the problem on this device; if not, adds the reason to `why`. Loads nothing. */
     bool (*supports)(const evo_device *device, const evo_problem *problem, evo_text *why);
     /** Decides the form and loads what it needs; EVO_ERROR_WORKSPACE_LIMIT, with the least size, if no form fits. */

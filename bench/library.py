@@ -1,7 +1,8 @@
 """library.py: libevoformer through ctypes, for the benchmarks: tensors of PyTorch, on any device, used in place.
 
-    op = TriangleMultiplication(library, "cuda:0", z, mask, weights)   # plans, packs
-    op(z, mask, out)                                                    # executes on torch's current stream
+    library = Library("libevoformer.so", "cuda:0")
+    op = triangle_multiplication(library, z, mask, out, weights)   # plans, packs
+    op(z, mask, out)                                               # executes on torch's current stream
 """
 import ctypes as C
 
@@ -92,7 +93,9 @@ class Op:
         return getattr(self.library.dll, f"evo_{self.name}_{name}")
 
     def memory(self, size):
-        return torch.empty(max(size, 1), dtype=torch.uint8, device=self.device)
+        """Bytes from a multiple of 256 on, which PyTorch does not promise on the CPU."""
+        whole = torch.empty(size + 256, dtype=torch.uint8, device=self.device)
+        return whole[-whole.data_ptr() % 256:]
 
     def stream(self):
         return C.c_void_p(torch.cuda.current_stream().cuda_stream if self.device.type == "cuda" else None)

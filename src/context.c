@@ -225,5 +225,10 @@ const char *evo_context_kernel(const evo_context *context, evo_op op, int index)
     int count = 0;
     if (!context || !evo_op_name(op) || index < 0) return NULL;
     const evo_kernel *const *kernels = context->device->backend->kernels(op, &count);
-    return index < count ? kernels[index]->name : NULL;
+    for (int k = 0; k < count; k++) {
+        if (index-- == 0) return kernels[k]->name;
+        for (int o = 0; kernels[k]->orders && kernels[k]->orders[o]; o++)
+            if (index-- == 0) return kernels[k]->orders[o];
+    }
+    return NULL;
 }

@@ -123,6 +123,15 @@ static evo_status try_kernel(evo_plan *plan, const evo_kernel *kernel) {
     return status;
 }
 
+/* Whether `forced` is this kernel, or one of its orders, which *order then gets counted from 1. */
+static bool is_named(const evo_kernel *kernel, const char *forced, int *order) {
+    *order = 0;
+    if (strcmp(forced, kernel->name) == 0) return true;
+    for (int k = 0; kernel->orders && kernel->orders[k]; k++)
+        if (strcmp(forced, kernel->orders[k]) == 0) *order = k + 1;
+    return *order > 0;
+}
+
 static evo_status choose_kernel(evo_plan *plan) {
     const evo_plan_request *request = &plan->request;
     const evo_op op = request->problem.op;
@@ -141,7 +150,9 @@ static evo_status choose_kernel(evo_plan *plan) {
     bool tried = false;
     for (int k = 0; k < count; k++) {
         evo_text_add(&names, "%s%s", k ? ", " : "", kernels[k]->name);
-        if (forced && strcmp(forced, kernels[k]->name) != 0) continue;
+        for (int o = 0; kernels[k]->orders && kernels[k]->orders[o]; o++)
+            evo_text_add(&names, ", %s", kernels[k]->orders[o]);
+        if (forced && !is_named(kernels[k], forced, &plan->request.problem.order)) continue;
         tried = true;
         status = try_kernel(plan, kernels[k]);
         if (status == EVO_OK) return EVO_OK;
@@ -157,6 +168,11 @@ static evo_status choose_kernel(evo_plan *plan) {
     return evo_fail(last, "%s: no kernel of %s on %s takes this descriptor (%s, compute %s): %s", request->function,
                     evo_op_name(op), plan->context->device_name, request->sizes, evo_compute_name(request->compute),
                     plan->refusals.data);
+}
+
+/* The kernel's name, with the order that it takes if it has several. */
+static const char *kernel_name(const evo_plan *plan) {
+    return plan->kernel->orders ? plan->kernel->orders[plan->form.order] : plan->kernel->name;
 }
 
 evo_status evo_plan_build(evo_context *context, const evo_plan_request *request, evo_plan **plan) {
@@ -179,7 +195,7 @@ evo_status evo_plan_build(evo_context *context, const evo_plan_request *request,
     *plan = made;
     const char *detail = made->form.detail;
     evo_log(context, 1, "evoformer,plan,%s,%s:%s,%s,compute=%s,workspace=%zu,pack=%zu,ms=%.3f%s%s",
-            context->device_name, evo_op_name(request->problem.op), made->kernel->name, request->sizes,
+            context->device_name, evo_op_name(request->problem.op), kernel_name(made), request->sizes,
             evo_compute_name(made->form.compute), made->form.workspace_size, made->form.pack_size,
             evo_clock_ms() - start, detail ? ",detail=" : "", detail ? detail : "");
     return EVO_OK;
@@ -188,7 +204,7 @@ evo_status evo_plan_build(evo_context *context, const evo_plan_request *request,
 evo_status evo_plan_get_info(const evo_plan *plan, evo_plan_info *info) {
     if (!plan) return evo_fail_null("evo_plan_get_info", "plan");
     const evo_plan_info found = { sizeof found,        plan->request.problem.op,  plan->form.compute,
-                                  plan->kernel->name,  plan->form.workspace_size, plan->form.pack_size,
+                                  kernel_name(plan),   plan->form.workspace_size, plan->form.pack_size,
                                   plan->request.flops, plan->request.bytes,       plan->refusals.data };
     return evo_struct_write("evo_plan_get_info", info, &found, sizeof found);
 }

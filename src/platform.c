@@ -58,34 +58,91 @@ int evo_processors(void) {
     return online > 0 ? (int)online : 1;
 }
 
-/* The quota in a group's own cpu.max ("max 100000", "150000 100000"). */
-static int quota_of_group(const char *path) {
-    char name[PATH_MAX + 32];
-    long long quota, period;
-    snprintf(name, sizeof name, "/sys/fs/cgroup%s/cpu.max", path);
-    FILE *file = fopen(name, "r");
-    if (!file) return INT_MAX;
-    const bool limited = fscanf(file, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0;
-    fclose(file);
-    return limited && (quota + period - 1) / period < INT_MAX ? (int)((quota + period - 1) / period) : INT_MAX;
+/* Processors of a quota, rounded up; INT_MAX for none. */
+static int processors_of(long long quota, long long period) {
+    if (quota <= 0 || period <= 0 || quota / period >= INT_MAX - 1) return INT_MAX;
+    return (int)(quota / period + (quota % period > 0));
 }
 
-/* The least of this process's group (the line "0::/path" of /proc/self/cgroup, version 2) and the groups above it. */
-int evo_processor_quota(void) {
-    char line[PATH_MAX + 8] = "";
-    int least = INT_MAX;
-    FILE *file = fopen("/proc/self/cgroup", "r");
-    if (!file) return least;
-    while (fgets(line, sizeof line, file) && strncmp(line, "0::/", 4) != 0) line[0] = 0;
+/* The first two numbers of a file, or one of it and one of another; false if there are none ("max 100000"). */
+static bool read_numbers(const char *path, const char *name, int count, long long *numbers) {
+    char file_name[2 * PATH_MAX];
+    if (snprintf(file_name, sizeof file_name, "%s/%s", path, name) >= (int)sizeof file_name) return false;
+    FILE *file = fopen(file_name, "r");
+    if (!file) return false;
+    int read = 0;
+    while (read < count && fscanf(file, "%lld", &numbers[read]) == 1) read++;
     fclose(file);
-    if (strncmp(line, "0::/", 4) != 0) return least;
-    char *path = line + 3;
-    path[strcspn(path, "\n")] = 0;
+    return read == count;
+}
+
+/* A group's own quota: version 2 has "quota period" in one file, version 1 in two. */
+static int quota_of_group(const char *path) {
+    long long both[2];
+    if (read_numbers(path, "cpu.max", 2, both)) return processors_of(both[0], both[1]);
+    if (!read_numbers(path, "cpu.cfs_quota_us", 1, both) || !read_numbers(path, "cpu.cfs_period_us", 1, both + 1))
+        return INT_MAX;
+    return processors_of(both[0], both[1]);
+}
+
+/* The least of a group and the groups above it, below the mount `root`. */
+static int quota_below(const char *root, const char *group) {
+    char path[PATH_MAX];
+    int least = INT_MAX;
+    const size_t length = strlen(root);
+    if (snprintf(path, sizeof path, "%s%s", root, strcmp(group, "/") == 0 ? "" : group) >= (int)sizeof path)
+        return least;
     for (;;) {
-        const int quota = quota_of_group(strcmp(path, "/") == 0 ? "" : path);
+        const int quota = quota_of_group(path);
         if (quota < least) least = quota;
         char *slash = strrchr(path, '/');
-        if (!slash) return least;
+        if (!slash || (size_t)(slash - path) < length) return least;
         *slash = 0;
     }
+}
+
+static bool names_cpu(const char *controllers) {
+    for (size_t n;; controllers += n + 1) {
+        n = strcspn(controllers, ",");
+        if (n == 3 && strncmp(controllers, "cpu", n) == 0) return true;
+        if (!controllers[n]) return false;
+    }
+}
+
+/*
+ * What a line of the list of groups leaves: "0::/group" is of version 2, mounted at the root, or beside version 1 in
+ * "unified"; "4:cpu,cpuacct:/group" is of version 1, mounted in a directory "cpu".
+ */
+static int quota_of_line(char *line, const char *root) {
+    static const char *const mounts[] = { "", "/unified", "/cpu" };
+    char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL, mount[PATH_MAX];
+    int least = INT_MAX;
+    if (!group) return least;
+    *group++ = 0;
+    group[strcspn(group, "\n")] = 0;
+    controllers++;
+    const int begin = *controllers ? 2 : 0, end = !*controllers ? 2 : names_cpu(controllers) ? 3 : 2;
+    for (int k = begin; k < end; k++) {
+        if (snprintf(mount, sizeof mount, "%s%s", root, mounts[k]) >= (int)sizeof mount) continue;
+        const int quota = quota_below(mount, group);
+        if (quota < least) least = quota;
+    }
+    return least;
+}
+
+int evo_quota_of_groups(const char *groups, const char *root) {
+    char line[PATH_MAX + 64];
+    int least = INT_MAX;
+    FILE *file = fopen(groups, "r");
+    if (!file) return least;
+    while (fgets(line, sizeof line, file)) {
+        const int quota = quota_of_line(line, root);
+        if (quota < least) least = quota;
+    }
+    fclose(file);
+    return least;
+}
+
+int evo_processor_quota(void) {
+    return evo_quota_of_groups("/proc/self/cgroup", "/sys/fs/cgroup");
 }

@@ -41,4 +41,7 @@ int evo_processors(void);
 /** Processors' worth of time that the container (a Linux control group) grants, rounded up; INT_MAX without a limit. */
 int evo_processor_quota(void);
 
+/** The same from a list of groups like /proc/self/cgroup, of either version, mounted below `root`. */
+int evo_quota_of_groups(const char *groups, const char *root);
+
 #endif

@@ -10,8 +10,10 @@ usage: sh tools/test.sh [--all]
 Installs the packages that are missing (tools/install-deps.sh), builds in
 build-test/ with gcc and assertions, and runs all test suites: a few minutes.
 
-  --all    instead: the formatting; gcc release; a static and a debug build; the
+  --all    instead: the formatting; gcc release; the Python package, installed, with
+           PyTorch 2.11 from PyPI (gigabytes); a static and a debug build; the
            documentation site; the binary interface against the last version;
+           the CPU kernels of all x86 sets, emulated, and of AArch64 under qemu;
            the simulated GPUs; both GPU backends compiled for every architecture;
            all suites under AddressSanitizer with UndefinedBehaviorSanitizer, and
            under ThreadSanitizer (clang-19): up to half an hour on two cores
@@ -23,9 +25,12 @@ that is no Meson run. A skipped test counts as failed unless this script lists i
 USAGE
 }
 
-# Tests that may skip, by name: those of other languages and build systems, whose packages only --all installs.
+# Tests that may skip, by name: those of other languages and build systems, whose packages only --all installs;
+# python-torch, unless PyTorch is there already: the step 'Python package' of --all installs it.
 may_skip='embed-cmake-versions embed-c-cmake embed-c-cmake-static embed-c++-cmake embed-fortran-cmake
-          embed-fortran-pkg-config embed-warnings-fortran embed-mpi-openmpi embed-warnings-mpi'
+          embed-fortran-pkg-config embed-warnings-fortran embed-mpi-openmpi embed-warnings-mpi python-torch'
+# The same of the installed package's own tests.
+python_may_skip='test_gpu test_jax'
 
 all=no
 for arg; do
@@ -133,6 +138,24 @@ check_format() {
         clang-format-19 --dry-run -Werror --ferror-limit=5 {} +
 }
 
+# The Python package as its users have it: built with pip, in an environment of its own. Then in one that is moved.
+python_package() {
+    to=$PWD/build-test-python
+    rm -rf "$to"
+    mkdir -p "$to" && python3 -m venv "$to/torch" && python3 -m venv "$to/before" || return 1
+    CC=gcc "$to/torch/bin/pip" wheel --quiet --no-deps --wheel-dir "$to/wheel" . || return 1
+    "$to/torch/bin/pip" install --quiet "$to"/wheel/*.whl numpy pytest 'torch==2.11.*' || return 1
+    "$to/before/bin/pip" install --quiet "$to"/wheel/*.whl numpy pytest || return 1
+    mv "$to/before" "$to/after"
+    (
+        cd tests/python || exit 1 # nothing here is the package
+        EVO_TEST_MAY_SKIP="$python_may_skip" "$to/torch/bin/python" -m pytest -q -p no:cacheprovider . &&
+            EVO_TEST_MAY_SKIP="$python_may_skip" "$to/after/bin/python" -m pytest -q -p no:cacheprovider \
+                test_functions.py &&
+            "$to/after/bin/python" -m evoformer info | grep -F "$to/after"
+    )
+}
+
 # The GPU backends without a toolkit or GPU: all suites on the simulated devices, which add their own sanitizers.
 simulated() {
     build build-test-simulated gcc g++ -Dbuildtype=release -Dbackends=cpu,cuda,hip -Dsimulated=true -Dexamples=false &&
@@ -164,6 +187,18 @@ gpu_images() {
     return $status
 }
 
+# The CPU kernels as compiled for x86 sets that this machine may lack, in plain C of the same shapes.
+emulated_sets() {
+    build build-test-emulated gcc g++ -Dbuildtype=release -Demulated=true -Dexamples=false &&
+        run_tests build-test-emulated --suite isa
+}
+
+# AArch64: NEON, and SVE and BF16 of an emulated processor.
+aarch64() {
+    build build-test-aarch64 gcc g++ --cross-file tools/cross/aarch64.ini -Dbuildtype=release -Dtools=false \
+        -Dexamples=false && run_tests build-test-aarch64 --timeout-multiplier 4
+}
+
 # The static library alone: hidden names, and programs of others that link it.
 static_build() {
     build build-test-static gcc g++ -Dbuildtype=release -Ddefault_library=static &&
@@ -173,7 +208,7 @@ static_build() {
 deps=
 if [ $all = yes ]; then
     deps=--all
-    may_skip=''
+    may_skip='python-torch'
 fi
 if ! sh tools/install-deps.sh $deps; then
     failed=1
@@ -188,10 +223,13 @@ fi
 
 step 'formatting' check_format
 step 'gcc release' build_and_test build-test-release gcc g++ -Dbuildtype=release
+step 'Python package' python_package
 step 'documentation site' python3 tools/site.py build-test-release/site
 step 'binary interface' sh tests/abi.sh build-test-abi
 step 'static' static_build
 step 'clang debug, compile only' build build-test-debug clang-19 clang++-19 -Dbuildtype=debug
+step 'emulated instruction sets' emulated_sets
+step 'AArch64' aarch64
 step 'simulated GPUs' simulated
 step 'GPU images' gpu_images
 step 'ASan and UBSan' build_and_test_slowly build-test-asan clang-19 clang++-19 \

@@ -3,10 +3,15 @@
 
 #include "backends/gpu/launch.h"
 
+/* form->order */
+enum {
+    OUTER_FIRST,
+    WEIGHT_FIRST /* u = W_o a first */
+};
+
 /* form->tuning */
 enum {
-    WEIGHT_FIRST, /* 1: u = W_o a first */
-    U_ROWS        /* rows i whose u is held at a time */
+    U_ROWS /* rows i whose u is held at a time */
 };
 
 enum {
@@ -79,7 +84,7 @@ static int64_t u_bytes(const evo_opm_desc *d, int64_t rows) {
 static int64_t form_bytes(const evo_opm_desc *d, const evo_form *form) {
     const evo_schedule *step = &form->schedule;
     const int64_t sides = gpu_sum(side_bytes(d, step->batch, step->rows), side_bytes(d, step->batch, step->cols));
-    return form->tuning[WEIGHT_FIRST] ? gpu_sum(sides, u_bytes(d, form->tuning[U_ROWS])) : sides;
+    return form->order == WEIGHT_FIRST ? gpu_sum(sides, u_bytes(d, form->tuning[U_ROWS])) : sides;
 }
 
 static buffers map_buffers(const evo_call *call) {
@@ -115,14 +120,14 @@ static int64_t halve(int64_t value, int64_t multiple) {
     return gpu_round((value + 1) / 2, multiple);
 }
 
-/* Batch entries first, then u's rows, then the other order, which has no u, then tiles of rows and columns. */
-static void shrink(const evo_opm_desc *d, evo_form *form) {
+/* Batch entries first, then u's rows, then the other order, which has no u, if it may, then tiles of rows and columns. */
+static void shrink(const evo_opm_desc *d, bool may_reorder, evo_form *form) {
     evo_schedule *step = &form->schedule;
     int64_t *u_rows = &form->tuning[U_ROWS];
     if (!fits(d, form)) step->batch = 1;
-    while (form->tuning[WEIGHT_FIRST] && *u_rows > GPU_OPM_SIDE && !fits(d, form))
+    while (form->order == WEIGHT_FIRST && *u_rows > GPU_OPM_SIDE && !fits(d, form))
         *u_rows = halve(*u_rows, GPU_OPM_SIDE);
-    if (!fits(d, form)) form->tuning[WEIGHT_FIRST] = 0;
+    if (!fits(d, form) && may_reorder) form->order = OUTER_FIRST;
     while (!fits(d, form) && (step->rows > GPU_OPM_SIDE || step->cols > GPU_OPM_SIDE)) {
         int64_t *larger = step->rows > step->cols ? &step->rows : &step->cols;
         *larger = halve(*larger, GPU_OPM_SIDE);
@@ -147,9 +152,15 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     const bool divides_by_zero = d->divide == EVO_DIVIDE_BEFORE && d->count_min <= 0.0;
     /* Blocks of u start at quads of rows, as a's quads of positions are copied whole. */
     const int64_t u_rows = row > 0 ? U_BYTES / row / GPU_OPM_SIDE * GPU_OPM_SIDE : 0;
-    form->tuning[WEIGHT_FIRST] = u_rows > 0 && !divides_by_zero && weight_first_is_cheaper(d);
+    const bool can = u_rows > 0 && !divides_by_zero;
+    const int cheaper = can && weight_first_is_cheaper(d) ? WEIGHT_FIRST : OUTER_FIRST;
+    form->order = problem->order ? problem->order - 1 : cheaper;
+    if (form->order == WEIGHT_FIRST && !can)
+        return evo_fail(EVO_ERROR_UNSUPPORTED, "weight first %s",
+                        divides_by_zero ? "cannot divide by a count of 0: it needs count_min above 0"
+                                        : "needs S of at least 1, and a row of u within 32 MiB");
     form->tuning[U_ROWS] = u_rows < n ? u_rows : n;
-    shrink(d, form);
+    shrink(d, problem->order == 0, form);
     evo_status status = gpu_settle(form, form_bytes(d, form), d->workspace_limit);
     if (status != EVO_OK) return status;
     weights none;
@@ -167,7 +178,7 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
 static evo_status project_sides(const evo_call *call, const evo_tile *tile, evo_range range, int first, int last) {
     const evo_opm_desc *d = &call->problem->desc.opm;
     const int64_t padded = gpu_round(range.end - range.begin, 4), width = c4(d), positions = d->s * padded;
-    const bool weight_first = call->form->tuning[WEIGHT_FIRST];
+    const bool weight_first = call->form->order == WEIGHT_FIRST;
     const int64_t blocks = gpu_blocks(positions, GPU_PROJECT_ROWS), batch = tile->batch.end - tile->batch.begin;
     const buffers to = map_buffers(call);
     weights w;
@@ -296,7 +307,7 @@ static evo_status outer(const evo_call *call, const evo_tile *tile) {
     evo_status status = EVO_OK;
     weights w;
     map_weights(&call->problem->desc.opm, call->pack, &w);
-    if (!call->form->tuning[WEIGHT_FIRST]) return outer_first(call, tile, &w);
+    if (call->form->order == OUTER_FIRST) return outer_first(call, tile, &w);
     for (int64_t b = tile->batch.begin; b < tile->batch.end; b++)
         for (int64_t i = 0; i < rows && status == EVO_OK; i += step)
             status = weigh_rows(call, tile, &w, b, i, rows - i < step ? rows - i : step);
@@ -317,8 +328,11 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
     return small;
 }
 
+static const char *const orders[] = { "portable/outer-first", "portable/weight-first", NULL };
+
 const evo_kernel gpu_opm_portable = {
     .name = "portable",
+    .orders = orders,
     .supports = supports,
     .plan = plan,
     .stage = { [EVO_STAGE_PACK] = pack, [EVO_STAGE_OPM_PROJECT] = project, [EVO_STAGE_OPM_OUTER] = outer },

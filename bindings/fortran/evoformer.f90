@@ -175,7 +175,7 @@ module evoformer
         integer(c_int) :: op = EVO_OP_OPM
         !> what it computes in: at least what the descriptor asked for
         integer(c_int) :: compute = EVO_COMPUTE_FP32
-        !> the kernel's name
+        !> the kernel's name, with its order if it has several: a name of evo_context_kernel
         type(c_ptr) :: kernel = c_null_ptr
         !> bytes that execute needs
         integer(c_size_t) :: workspace_size = 0_c_size_t
@@ -516,8 +516,10 @@ module evoformer
             integer(c_int) :: evo_context_device
         end function evo_context_device
 
-        !> The name of kernel number `index` of `op` on this context's device, best first; NULL past the last one.
-        !  These are the names that a descriptor's `kernel` field and EVO_KERNEL=op:kernel,... take.
+        !> The name of kernel number `index` of `op` on this context's device, best first; NULL past the last one. A
+        !  kernel that can contract in several orders is followed by a name for each ("portable",
+        !  "portable/outer-first", "portable/weight-first"). These are the names that a descriptor's `kernel` field
+        !  and EVO_KERNEL=op:kernel,... take: the first leaves the order to the plan.
         function evo_context_kernel(context, op, index) bind(c)
             import
             type(c_ptr), value :: context

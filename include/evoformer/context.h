@@ -103,8 +103,10 @@ EVO_API void evo_context_destroy(evo_context *context);
 EVO_API evo_status evo_context_device(const evo_context *context, evo_device_info *info);
 
 /**
- * The name of kernel number `index` of `op` on this context's device, best first; NULL past the last one.
- * These are the names that a descriptor's `kernel` field and EVO_KERNEL=op:kernel,... take.
+ * The name of kernel number `index` of `op` on this context's device, best first; NULL past the last one. A kernel that can
+ * contract in several orders is followed by a name for each ("portable", "portable/outer-first", "portable/weight-first").
+ * These are the names that a descriptor's `kernel` field and EVO_KERNEL=op:kernel,... take: the first leaves the order
+ * to the plan.
  */
 EVO_API const char *evo_context_kernel(const evo_context *context, evo_op op, int index);
 

@@ -28,7 +28,7 @@ typedef struct evo_plan_info {
     size_t size;           /**< sizeof(evo_plan_info) */
     evo_op op;             /**< what it computes */
     evo_compute compute;   /**< what it computes in: at least what the descriptor asked for */
-    const char *kernel;    /**< the kernel's name */
+    const char *kernel;    /**< the kernel's name, with its order if it has several: a name of evo_context_kernel */
     size_t workspace_size; /**< bytes that execute needs */
     size_t pack_size;      /**< bytes that the packed weights need */
     double flops;          /**< floating-point operations of the op's products, by the cheaper order of contraction */

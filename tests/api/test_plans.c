@@ -31,11 +31,34 @@ static void check_info(const sample *s) {
     REFUSED(evo_plan_get_info(s->plan, NULL), EVO_ERROR_NULL_POINTER, "info");
 }
 
+/* Every name that the context lists can be forced, by the descriptor and by the environment, and is what then runs. */
+static void check_names(const sample *s) {
+    const char *name;
+    for (int i = 0; (name = evo_context_kernel(context, s->op->id, i)) != NULL; i++) {
+        union case_desc desc = s->desc;
+        evo_plan *plan = NULL;
+        char environment[128];
+        *s->op->common(&desc).kernel = name;
+        snprintf(environment, sizeof environment, "%s:%s", s->op->name, name);
+        for (int forced = 0; forced < 2; forced++) {
+            evo_plan_info info = EVO_PLAN_INFO_INIT;
+            if (forced == 1) setenv("EVO_KERNEL", environment, 1);
+            OK(s->op->plan_create(context, forced == 1 ? &s->desc : &desc, &plan));
+            OK(evo_plan_get_info(plan, &info));
+            assert_int_equal(strncmp(info.kernel, name, strlen(name)), 0);
+            assert_true(info.kernel[strlen(name)] == '\0' || info.kernel[strlen(name)] == '/');
+            evo_plan_destroy(plan);
+            unsetenv("EVO_KERNEL");
+        }
+    }
+}
+
 static void test_info(void **state) {
     (void)state;
     for (int k = 0; k < SAMPLE_COUNT; k++) {
         sample *s = sample_create(sample_texts[k], context);
         check_info(s);
+        check_names(s);
         sample_destroy(s);
     }
 }
@@ -234,6 +257,20 @@ static void test_verbose_environment(void **state) {
     const char *execute = strstr(text, "evoformer,execute,");
     assert_non_null(execute);
     assert_non_null(strstr(execute, "ms="));
+
+    if (strcmp(test_device(), "cpu") == 0) { /* names the instruction set */
+        assert_non_null(strstr(text, ",detail="));
+        const char *set = getenv("EVO_CPU_ISA");
+        char *before = set != NULL ? strdup(set) : NULL;
+        setenv("EVO_CPU_ISA", "baseline", 1);
+        stderr_of_run("1", text, sizeof text);
+        assert_non_null(strstr(text, ",detail=baseline\n"));
+        if (before != NULL)
+            setenv("EVO_CPU_ISA", before, 1);
+        else
+            unsetenv("EVO_CPU_ISA");
+        free(before);
+    }
 
     setenv("EVO_VERBOSE", "loud", 1);
     evo_context *none = NULL;

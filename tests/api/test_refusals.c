@@ -367,6 +367,10 @@ static void test_unknown_kernel(void **state) {
         REFUSED(plan_of(s, &desc), EVO_ERROR_UNSUPPORTED, "kernel", "warp-drive", "expected", sample_kernel(s));
         *s->op->common(&desc).kernel = sample_kernel(s);
         OK(plan_of(s, &desc));
+        char order[64];
+        snprintf(order, sizeof order, "%s/no-order", evo_context_kernel(context, (evo_op)k, 0));
+        *s->op->common(&desc).kernel = order;
+        REFUSED(plan_of(s, &desc), EVO_ERROR_UNSUPPORTED, "kernel", order, "expected");
         *s->op->common(&desc).kernel = "";
         assert_int_not_equal(plan_of(s, &desc), EVO_OK);
     }

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -241,13 +242,74 @@ static void test_graphs(void **state) {
     judge_graph(judge_context, "opm(n=5,s=3,dtype=bf16,variant=alphafold2)");
 }
 
+/* The case by this kernel is right, and it was this kernel; or it is refused, where `refused`. */
+static void judge_order(const char *text, const char *kernel, size_t limit, bool refused) {
+    struct evo_case c = judge_parse(judge_context, text, test_seed(18));
+    struct case_outcome outcome;
+    struct case_common common = c.op->common(&c.desc);
+    *common.kernel = kernel;
+    *common.workspace_limit = limit;
+    if (refused) {
+        assert_false(case_run(judge_context, &c, NULL, &outcome));
+        assert_int_equal(outcome.result, CASE_REFUSED);
+        assert_non_null(strstr(outcome.message, "expected at least") != NULL ? outcome.message
+                                                                             : strstr(outcome.message, "weight first"));
+    } else {
+        free(judge_run(judge_context, &c, &outcome));
+        assert_string_equal(outcome.kernel, kernel);
+        judge_case(judge_context, &c);
+    }
+    case_destroy(&c);
+}
+
+static size_t workspace_of(const char *text, const char *kernel) {
+    struct evo_case c = judge_parse(judge_context, text, 1);
+    struct case_outcome outcome;
+    *c.op->common(&c.desc).kernel = kernel;
+    free(judge_run(judge_context, &c, &outcome));
+    case_destroy(&c);
+    return outcome.workspace_size;
+}
+
+/* Each order that can be asked for by name is taken where the planner would take the other, and under a limit too. */
+static void test_orders(void **state) {
+    static const char *const texts[] = { "opm(b=1,n=5,s=1,c_m=8,c=8,c_z=6)", "opm(b=2,n=9,s=70,c_z=4)",
+                                         "opm(b=2,n=33,s=3,residual=1,variant=alphafold3)",
+                                         "opm(n=13,s=5,mask=none,layout=padded)",
+                                         "opm(n=17,s=33,c_m=20,c=5,c_z=9,variant=helixfold)" };
+    const char *name;
+    int orders = 0;
+    (void)state;
+    for (int i = 0; (name = evo_context_kernel(judge_context, EVO_OP_OPM, i)) != NULL; i++) {
+        if (strchr(name, '/') == NULL) continue;
+        orders++;
+        for (size_t t = 0; t < COUNT(texts); t++) judge_order(texts[t], name, 0, false);
+        /* A limit shrinks tiles, never changes the order. */
+        const char *large = "opm(b=1,n=70,s=20,c=8,c_z=8)";
+        for (size_t bytes = workspace_of(large, name); bytes > 0; bytes = bytes / 4 * 3) {
+            struct evo_case c = judge_parse(judge_context, large, 1);
+            struct case_outcome outcome;
+            *c.op->common(&c.desc).kernel = name;
+            *c.op->common(&c.desc).workspace_limit = bytes;
+            bool done = case_run(judge_context, &c, NULL, &outcome);
+            case_destroy(&c);
+            judge_order(large, name, bytes, !done);
+            if (!done) break;
+        }
+        /* An empty sum has no first order. */
+        judge_order("opm(n=5,s=0)", name, 0, strstr(name, "weight-first") != NULL);
+    }
+    assert_true(orders == 0 || orders >= 2);
+    if (strncmp(test_device(), "cpu", 3) == 0) assert_true(orders >= 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),   cmocka_unit_test(test_variants),       cmocka_unit_test(test_parameters),
         cmocka_unit_test(test_inputs),  cmocka_unit_test(test_special_values), cmocka_unit_test(test_layouts),
         cmocka_unit_test(test_types),   cmocka_unit_test(test_random),         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_repeats), cmocka_unit_test(test_threads),        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_graphs),
+        cmocka_unit_test(test_graphs),  cmocka_unit_test(test_orders),
     };
     if (test_device_missing()) return TEST_SKIPPED;
     return cmocka_run_group_tests_name("opm", tests, judge_setup, judge_teardown);

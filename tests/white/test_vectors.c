@@ -1,13 +1,8 @@
 /*
- * test_vectors.c: what the CPU's instruction sets compute on vectors, against libm in double: exp and sigmoid, 16-bit
- * rounding, products. With the argument "every" exp and sigmoid are tried on every fp32 number (minutes).
+ * test_vectors.c: what the CPU's instruction sets compute on vectors, against libm in double: exp (of numbers up to 0, as the
+ * kernels need) and sigmoid, 16-bit rounding, products. With the argument "every" both are tried on every fp32 number (minutes).
+ * It needs no framework, so that it also runs where the other tests' libraries are missing: cross-compiled, in an emulator.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +14,15 @@
 enum {
     CHUNK = 4096
 };
+
+/* Says what is not so, and ends the program. */
+#define CHECK(condition)                                                         \
+    do {                                                                         \
+        if (!(condition)) {                                                      \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+            exit(1);                                                             \
+        }                                                                        \
+    } while (0)
 
 static float number_of(uint32_t code) {
     float value;
@@ -48,7 +52,8 @@ static worst try_chunk(const cpu_isa *isa, uint64_t code, uint64_t step) {
     isa->exponentials(x, CHUNK, e, s);
     for (int k = 0; k < CHUNK; k++) {
         const double inverse = exp(-(double)x[k]);
-        const double error_e = ulps(e[k], exp((double)x[k])), error_s = ulps(s[k], 1.0 / (1.0 + inverse));
+        const double error_e = x[k] > 0.0f ? 0.0 : ulps(e[k], exp((double)x[k]));
+        const double error_s = ulps(s[k], 1.0 / (1.0 + inverse));
         if (!(error_e <= found.exponential)) found.exponential = error_e, found.at_exponential = x[k];
         if (!(error_s <= found.sigmoid)) found.sigmoid = error_s, found.at_sigmoid = x[k];
     }
@@ -72,23 +77,21 @@ static void try_codes(const cpu_isa *isa, uint64_t step) {
     printf("%s: exp %.3f ulp at %.9g, sigmoid %.3f ulp at %.9g\n", isa->name, all.exponential,
            (double)all.at_exponential, all.sigmoid, (double)all.at_sigmoid);
     fflush(stdout);
-    assert_true(all.exponential <= 2.0 && all.sigmoid <= 2.0);
+    CHECK(all.exponential <= 2.0 && all.sigmoid <= 2.0);
 }
 
 static uint64_t step_of_codes = 997;
 
-static void test_exponentials(void **state) {
-    (void)state;
+static void test_exponentials(void) {
     for (int k = 0; evo_cpu_isa(k); k++)
         if (evo_cpu_isa_usable(evo_cpu_isa(k))) try_codes(evo_cpu_isa(k), step_of_codes);
 }
 
 /* Rows of 16-bit numbers become floats exactly, and floats round as src/number.h does. */
-static void test_conversions(void **state) {
+static void test_conversions(void) {
     static const evo_dtype dtypes[] = { EVO_BF16, EVO_FP16 };
     static uint16_t codes[65536], back[65536];
     static float panel[48 * 65536 / 8], buffer[49 * 65536 / 8];
-    (void)state;
     for (int c = 0; c < 65536; c++) codes[c] = (uint16_t)c;
     for (int k = 0; evo_cpu_isa(k); k++) {
         const cpu_isa *isa = evo_cpu_isa(k);
@@ -102,19 +105,18 @@ static void test_conversions(void **state) {
             for (int c = 0; c < 65536; c++) {
                 const double want = evo_load(codes, dtypes[t], c);
                 const double got = (double)panel[c % channels * isa->lanes + c / channels];
-                assert_true(isnan(want) ? isnan(got) : got == want);
-                assert_true(isnan(want) ? isnan(evo_load(back, dtypes[t], c)) : back[c] == codes[c]);
+                CHECK(isnan(want) ? isnan(got) : got == want);
+                CHECK(isnan(want) ? isnan(evo_load(back, dtypes[t], c)) : back[c] == codes[c]);
             }
         }
     }
 }
 
 /* Floats around every 16-bit number and every tie. */
-static void test_rounding(void **state) {
+static void test_rounding(void) {
     static const evo_dtype dtypes[] = { EVO_BF16, EVO_FP16 };
     static uint16_t got[CHUNK], want[CHUNK];
     static float panel[48 * CHUNK], buffer[49 * CHUNK];
-    (void)state;
     for (int k = 0; evo_cpu_isa(k); k++) {
         const cpu_isa *isa = evo_cpu_isa(k);
         for (uint64_t code = 0; evo_cpu_isa_usable(isa) && code < UINT64_C(1) << 32;) {
@@ -124,7 +126,7 @@ static void test_rounding(void **state) {
                 isa->write(panel, CHUNK, &none, &to, buffer);
                 for (int c = 0; c < CHUNK; c++) {
                     evo_store(want, dtypes[t], c, (double)panel[c * isa->lanes]);
-                    assert_true(isnan(panel[c * isa->lanes]) ? isnan(evo_load(got, dtypes[t], c)) : got[c] == want[c]);
+                    CHECK(isnan(panel[c * isa->lanes]) ? isnan(evo_load(got, dtypes[t], c)) : got[c] == want[c]);
                 }
             }
         }
@@ -163,14 +165,13 @@ static void try_product(const cpu_isa *isa, bool pairs, int rows, int depth, int
                 for (int t = 0; t < terms; t++)
                     sum += pairs ? evo_load(x, EVO_BF16, t) * evo_load(y, EVO_BF16, t) : (double)(*x * *y);
             }
-            assert_true((double)c[r * isa->lanes + l] == sum);
+            CHECK((double)c[r * isa->lanes + l] == sum);
         }
-    for (int i = rows * isa->lanes; i < 64 * isa->lanes; i++) assert_true(c[i] == 5.0f);
+    for (int i = rows * isa->lanes; i < 64 * isa->lanes; i++) CHECK(c[i] == 5.0f);
 }
 
-static void test_products(void **state) {
+static void test_products(void) {
     static const int rows[] = { 1, 3, 4, 8, 9, 31, 32, 33 }, depths[] = { 0, 1, 2, 15, 16, 17, 64, 65, 200 };
-    (void)state;
     for (int k = 0; evo_cpu_isa(k); k++) {
         const cpu_isa *isa = evo_cpu_isa(k);
         for (int r = 0; evo_cpu_isa_usable(isa) && r < 8; r++)
@@ -182,10 +183,14 @@ static void test_products(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest all[] = { cmocka_unit_test(test_exponentials), cmocka_unit_test(test_conversions),
-                                      cmocka_unit_test(test_rounding), cmocka_unit_test(test_products) };
-    if (argc < 2 || strcmp(argv[1], "every") != 0) return cmocka_run_group_tests_name("vectors", all, NULL, NULL);
-    step_of_codes = 1;
-    const struct CMUnitTest every[] = { cmocka_unit_test(test_exponentials) };
-    return cmocka_run_group_tests_name("vectors, every number", every, NULL, NULL);
+    if (argc > 1 && strcmp(argv[1], "every") == 0) {
+        step_of_codes = 1;
+        test_exponentials();
+        return 0;
+    }
+    test_exponentials();
+    test_conversions();
+    test_rounding();
+    test_products();
+    return 0;
 }

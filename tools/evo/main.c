@@ -12,6 +12,7 @@ static const struct {
     { "info", command_info, "what this build and this machine can do" },
     { "run", command_run, "compute one op on files, or on random numbers" },
     { "check", command_check, "check the results of a device against the fp64 reference or golden files" },
+    { "bench", command_bench, "time ops, and say how far from the hardware's limits they are" },
 };
 
 enum {
@@ -23,7 +24,7 @@ static const struct option_spec options[] = { { "help", KEY_HELP, NULL, "print t
                                               { NULL, 0, NULL, NULL } };
 
 static const struct command self = { "evo", "evo COMMAND [OPTION]...",
-                                     "Runs and checks the fused Evoformer ops of libevoformer.", options };
+                                     "Runs, checks and times the fused Evoformer ops of libevoformer.", options };
 
 static void help(void) {
     print_help(&self);
@@ -50,7 +51,7 @@ static int own_option(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     if (argc < 2) {
-        return usage_error(&self, "which command? One of info, run, check");
+        return usage_error(&self, "which command? One of info, run, check, bench");
     }
     if (argv[1][0] == '-' && argv[1][1] != '\0') {
         return own_option(argc, argv);
@@ -60,5 +61,5 @@ int main(int argc, char **argv) {
             return commands[i].run(argc - 1, argv + 1);
         }
     }
-    return usage_error(&self, "unknown command \"%s\"; there are info, run, check", argv[1]);
+    return usage_error(&self, "unknown command \"%s\"; there are info, run, check, bench", argv[1]);
 }

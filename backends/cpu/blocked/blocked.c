@@ -87,6 +87,10 @@ int64_t evo_blocked_bytes(int64_t floats, int64_t threads, int64_t scratch) {
     return fits ? total : INT64_MAX;
 }
 
+uint32_t evo_blocked_layout(cpu_numbers n) {
+    return (uint32_t)(0x1000 + 0x4000 * n.pairs + 0x8000 * evo_blocked_whole(n) + n.isa->lanes * 16 + n.isa->rows);
+}
+
 evo_status evo_blocked_settle(cpu_numbers n, evo_form *form, evo_compute compute, int64_t bytes, int64_t threads,
                               int64_t scratch, size_t limit) {
     if (bytes == INT64_MAX) return evo_fail(EVO_ERROR_SIZE_OVERFLOW, "the workspace would span more than 2^63 bytes");
@@ -96,8 +100,6 @@ evo_status evo_blocked_settle(cpu_numbers n, evo_form *form, evo_compute compute
     form->compute = n.pairs                              ? EVO_COMPUTE_BF16
                     : compute == EVO_COMPUTE_FP32_STRICT ? EVO_COMPUTE_FP32_STRICT
                                                          : EVO_COMPUTE_FP32;
-    form->pack_layout =
-        (uint32_t)(0x1000 + 0x4000 * n.pairs + 0x8000 * evo_blocked_whole(n) + n.isa->lanes * 16 + n.isa->rows);
     form->workspace_size = (size_t)bytes;
     form->tuning[EVO_BLOCKED_THREADS] = threads;
     form->tuning[EVO_BLOCKED_SCRATCH] = scratch;

@@ -9,12 +9,12 @@
 enum {
     EVO_BLOCKED_THREADS = 0,
     EVO_BLOCKED_SCRATCH = 1, /**< floats a thread */
-    EVO_BLOCKED_PAIRS = 2,   /**< whether products are of bf16 numbers, two a word */
-    EVO_BLOCKED_FORM = 3     /**< the op's own */
+    EVO_BLOCKED_PAIRS = 2    /**< whether products are of bf16 numbers, two a word */
 };
 
 enum {
-    EVO_BLOCKED_LINE = 16 /* floats of a cache line: parts of buffers begin at multiples of it */
+    EVO_BLOCKED_LINE = 16,      /* floats of a cache line: parts of buffers begin at multiples of it */
+    EVO_BLOCKED_SMALL = 1 << 20 /* floats of workspace that elements of a batch may take together */
 };
 
 static inline int64_t evo_blocked_round(int64_t count, int64_t multiple) {
@@ -29,6 +29,20 @@ static inline int64_t evo_blocked_least(int64_t a, int64_t b) {
 static inline int64_t evo_blocked_step(const cpu_isa *isa, int64_t n) {
     const int64_t panels = (n + isa->lanes - 1) / isa->lanes;
     return panels ? evo_blocked_round((n + panels - 1) / panels, isa->width) : isa->lanes;
+}
+
+/** Elements of a batch that a stage takes together, of `floats` of workspace each: small ones would not feed all threads. */
+static inline int64_t evo_blocked_elements(int64_t batch, int64_t floats) {
+    const int64_t fit = floats > 0 ? EVO_BLOCKED_SMALL / floats : 1;
+    return fit < 1 || batch < 1 ? 1 : evo_blocked_least(fit, batch);
+}
+
+/**
+ * Rows of `floats` floats that a task writes, of `rows` in all: whole cache lines, which are one row, two or four; eight rows
+ * where that leaves enough tasks.
+ */
+static inline int64_t evo_blocked_lines(int64_t floats, int64_t rows, int64_t threads) {
+    return rows >= 32 * threads ? 8 : floats % 16 == 0 ? 1 : floats % 8 == 0 ? 2 : 4;
 }
 
 static inline const cpu_isa *evo_blocked_isa(const evo_call *call) {
@@ -123,7 +137,10 @@ bool evo_blocked_supports(evo_compute compute, const evo_tensor *const *tensors,
 /** Bytes of a workspace of `floats` and the threads' scratch; INT64_MAX if a number is negative or does not fit. */
 int64_t evo_blocked_bytes(int64_t floats, int64_t threads, int64_t scratch);
 
-/** Fills the form for the chosen threads and size, or fails as the size or the limit demands. */
+/** Names the layout of weights that are packed for such numbers. */
+uint32_t evo_blocked_layout(cpu_numbers n);
+
+/** Fills the form, but for its pack, for the chosen threads and size, or fails as the size or the limit demands. */
 evo_status evo_blocked_settle(cpu_numbers n, evo_form *form, evo_compute compute, int64_t bytes, int64_t threads,
                               int64_t scratch, size_t limit);
 

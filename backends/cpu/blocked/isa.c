@@ -3,6 +3,10 @@
 #define _GNU_SOURCE /* syscall */
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__linux__) && defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#include <sys/prctl.h>
 #endif
 #include "backends/cpu/blocked/isa.h"
 
@@ -59,6 +63,28 @@ static bool has_amx(void) {
 #define has_amx always
 #endif
 
+#ifdef EVO_AARCH64_BF16
+extern const cpu_isa evo_cpu_isa_sve_bf16, evo_cpu_isa_neon_bf16;
+
+static bool has_neon_bf16(void) {
+#ifdef __linux__
+    return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0;
+#else
+    return false;
+#endif
+}
+
+/* That set is compiled for vectors of 256 bits. */
+static bool has_sve_bf16(void) {
+#ifdef __linux__
+    return (getauxval(AT_HWCAP) & HWCAP_SVE) && (getauxval(AT_HWCAP2) & HWCAP2_SVEBF16) &&
+           (prctl(PR_SVE_GET_VL) & PR_SVE_VL_LEN_MASK) == 32;
+#else
+    return false;
+#endif
+}
+#endif
+
 static const struct {
     const cpu_isa *isa;
     bool (*usable)(void);
@@ -66,6 +92,9 @@ static const struct {
 #if defined(__x86_64__)
     { &evo_cpu_isa_amx, has_amx },       { &evo_cpu_isa_avx512_bf16, has_avx512_bf16 },
     { &evo_cpu_isa_avx512, has_avx512 }, { &evo_cpu_isa_avx2, has_avx2 },
+#elif defined(EVO_AARCH64_BF16)
+    { &evo_cpu_isa_sve_bf16, has_sve_bf16 },
+    { &evo_cpu_isa_neon_bf16, has_neon_bf16 },
 #endif
     { &evo_cpu_isa_baseline, always },
 };

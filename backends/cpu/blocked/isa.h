@@ -104,7 +104,7 @@ typedef struct cpu_isa {
     /** Writes a panel to rows of a tensor, plus those of the residual unless its data is NULL. `buffer`: as `read`'s, plus a row. */
     void (*write)(const float *panel, int64_t channels, const cpu_rows *residual, const cpu_rows *to, float *buffer);
 
-    /** exp and sigmoid of `count` numbers, for tests. */
+    /** exp, right up to 0 and for NaN, and sigmoid of `count` numbers, for tests. */
     void (*exponentials)(const float *x, int64_t count, float *exponential, float *sigmoid);
 } cpu_isa;
 

@@ -10,7 +10,7 @@
  */
 #include "backends/cpu/blocked/blocked.h"
 
-/* What tuning[EVO_BLOCKED_FORM] says. */
+/* form->order */
 enum {
     OUTER_FIRST = 0,
     WEIGHT_FIRST = 1
@@ -57,14 +57,8 @@ static void pack_output(const evo_weight *from, const evo_opm_desc *d, cpu_numbe
         }
 }
 
-static evo_status pack(const evo_call *call, const evo_tile *tile) {
-    (void)tile;
-    const evo_opm_desc *d = &call->problem->desc.opm;
-    const evo_opm_weights *from = &call->args.opm_weights;
-    const cpu_numbers n = evo_blocked_numbers(call);
-    cpu_parts parts = { call->pack, 0 };
-    const weights to = map_weights(d, n, &parts);
-    memset(call->pack, 0, call->form->pack_size);
+static void pack_numbers(const evo_opm_weights *from, const evo_opm_desc *d, cpu_numbers n, cpu_parts *parts) {
+    const weights to = map_weights(d, n, parts);
     evo_blocked_pack_vector(&from->norm_weight, d->c_m, 0, 1, to.norm_weight);
     evo_blocked_pack_vector(&from->norm_bias, d->c_m, 0, 1, to.norm_bias);
     evo_blocked_pack_matrix(n, &from->a_weight, d->c, d->c_m, 0, 1, to.a);
@@ -73,12 +67,23 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
     evo_blocked_pack_vector(&from->b_bias, d->c, 0, 1, to.b_bias);
     pack_output(&from->out_weight, d, n, to.out);
     evo_blocked_pack_vector(&from->out_bias, d->c_z, 0, 1, to.out_bias);
+}
+
+/* The weights as floats, then, where products may be of bf16 numbers, as pairs: a pack serves plans of either order. */
+static evo_status pack(const evo_call *call, const evo_tile *tile) {
+    (void)tile;
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    const cpu_numbers n = evo_blocked_choose(call->device, d->compute);
+    cpu_parts parts = { call->pack, 0 };
+    memset(call->pack, 0, call->form->pack_size);
+    pack_numbers(&call->args.opm_weights, d, (cpu_numbers){ n.isa, false }, &parts);
+    if (n.pairs) pack_numbers(&call->args.opm_weights, d, n, &parts);
     return EVO_OK;
 }
 
 /*
- * How the workspace's buffers lie, in floats. a is [row][s][c_a], or turned, [row][c_a][s], where s is not the depth of the
- * contraction or where left operands want their depth contiguous; its inner index is padded. With pairs, s counts words.
+ * How the workspace's buffers lie, in floats. a is [row][s][c_a], or turned, [row][c_a][s], where left operands want their
+ * depth contiguous; its inner index is padded. With pairs, s counts words.
  */
 typedef struct shape {
     int64_t depth; /* words of the S sequences */
@@ -88,13 +93,14 @@ typedef struct shape {
     int64_t mask_panel;
     int64_t step; /* residues of a panel */
     int64_t row_panels, col_panels;
+    int64_t element; /* from one of the batch to the next: all of the above */
 } shape;
 
-static shape find_shape(const evo_opm_desc *d, cpu_numbers n, int64_t order, int64_t rows, int64_t cols) {
+static shape find_shape(const evo_opm_desc *d, cpu_numbers n, int64_t rows, int64_t cols) {
     const int64_t granularity = evo_blocked_rows(n);
     shape s;
     s.depth = evo_blocked_words(n, d->s);
-    s.a_turned = order == WEIGHT_FIRST || evo_blocked_whole(n);
+    s.a_turned = evo_blocked_whole(n);
     s.a_inner = evo_blocked_round(s.a_turned ? s.depth : d->c, granularity);
     s.a_row = (s.a_turned ? evo_blocked_round(d->c, granularity) : s.depth) * s.a_inner;
     s.a_row = evo_blocked_round(s.a_row, EVO_BLOCKED_LINE);
@@ -103,6 +109,8 @@ static shape find_shape(const evo_opm_desc *d, cpu_numbers n, int64_t order, int
     s.step = evo_blocked_step(n.isa, d->n);
     s.row_panels = (rows + s.step - 1) / s.step;
     s.col_panels = (cols + s.step - 1) / s.step;
+    s.element = evo_blocked_round(rows * s.a_row, EVO_BLOCKED_LINE) + s.col_panels * (s.b_panel + s.mask_panel) +
+                s.row_panels * s.mask_panel;
     return s;
 }
 
@@ -116,6 +124,7 @@ typedef struct work {
     int64_t order;
     weights w;
     shape shape;
+    int64_t element; /* of the batch: these are its buffers */
     float *a, *b, *row_masks, *col_masks;
 } work;
 
@@ -123,15 +132,29 @@ static work begin(const evo_call *call, const evo_tile *tile) {
     work k = { .call = call, .d = &call->problem->desc.opm, .isa = evo_blocked_isa(call), .tile = tile };
     cpu_parts pack = { call->pack, 0 }, buffers = { evo_blocked_buffers(call), 0 };
     const evo_schedule *schedule = &call->form->schedule;
-    k.order = call->form->tuning[EVO_BLOCKED_FORM];
+    k.order = call->form->order;
     k.numbers = evo_blocked_numbers(call);
-    k.w = map_weights(k.d, k.numbers, &pack);
-    k.shape = find_shape(k.d, k.numbers, k.order, schedule->rows, schedule->cols);
+    k.w = map_weights(k.d, (cpu_numbers){ k.isa, false }, &pack);
+    if (k.numbers.pairs) k.w = map_weights(k.d, k.numbers, &pack);
+    k.shape = find_shape(k.d, k.numbers, schedule->rows, schedule->cols);
+    k.element = tile->batch.begin;
     k.a = evo_blocked_take(&buffers, schedule->rows * k.shape.a_row);
     k.b = evo_blocked_take(&buffers, k.shape.col_panels * k.shape.b_panel);
     k.row_masks = evo_blocked_take(&buffers, k.shape.row_panels * k.shape.mask_panel);
     k.col_masks = evo_blocked_take(&buffers, k.shape.col_panels * k.shape.mask_panel);
     return k;
+}
+
+/* `k`, which is of the tile's first element, for another. */
+static work of_element(const work *k, int64_t element) {
+    work other = *k;
+    const int64_t distance = (element - k->element) * k->shape.element;
+    other.element = element;
+    other.a += distance;
+    other.b += distance;
+    other.row_masks += distance;
+    other.col_masks += distance;
+    return other;
 }
 
 static int lanes_from(const work *k, int64_t first) {
@@ -207,7 +230,7 @@ static void keep_mask(const work *k, const float *mask, int64_t panel, int64_t s
 /* LayerNorm of a panel of residues of sequence s as an operand, and their mask. */
 static void read_input(const work *k, int64_t first, int64_t s, float *buffer, float *x, float *mask) {
     const evo_opm_desc *d = k->d;
-    const int64_t *strides = d->m.strides, *masks = d->mask.strides, b = k->tile->batch.begin;
+    const int64_t *strides = d->m.strides, *masks = d->mask.strides, b = k->element;
     const int lanes = k->isa->lanes;
     const cpu_rows from = { k->call->args.opm.m, d->m.dtype, b * strides[0] + s * strides[1] + first * strides[2],
                             strides[2],          strides[3], lanes_from(k, first) };
@@ -253,13 +276,20 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
     const int64_t begin_at = no_rows || (!no_cols && cols.begin < rows.begin) ? cols.begin : rows.begin;
     const int64_t end_at = no_rows || (!no_cols && cols.end > rows.end) ? cols.end : rows.end;
     const int threads = evo_blocked_threads(call);
-    const int64_t panel = k.shape.step, tasks = (end_at - begin_at + panel - 1) / panel * k.shape.depth;
-    const int64_t step = tasks >= 32 * threads ? 8 : 2, steps = (k.shape.depth + step - 1) / step;
-#pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
-    for (int64_t i = begin_at; i < end_at; i += panel)
-        for (int64_t block = 0; block < steps; block++)
-            for (int64_t s = block * step; s < evo_blocked_least((block + 1) * step, k.shape.depth); s++)
-                if (within(rows, i) || within(cols, i)) project_panel(&k, i, s);
+    const int64_t panel = k.shape.step, panels = (end_at - begin_at + panel - 1) / panel;
+    const int64_t all = (tile->batch.end - tile->batch.begin) * panels * k.shape.depth;
+    const int64_t rows_of_both =
+        k.isa->lanes | k.shape.a_inner; /* of b and of a: as many factors of 2 as the one with fewer */
+    const int64_t step = k.shape.a_turned ? EVO_BLOCKED_LINE : evo_blocked_lines(rows_of_both, all, threads);
+    const int64_t steps = (k.shape.depth + step - 1) / step;
+#pragma omp parallel for collapse(3) schedule(static) num_threads(threads)
+    for (int64_t e = tile->batch.begin; e < tile->batch.end; e++)
+        for (int64_t i = begin_at; i < end_at; i += panel)
+            for (int64_t block = 0; block < steps; block++) {
+                const work of = of_element(&k, e);
+                for (int64_t s = block * step; s < evo_blocked_least((block + 1) * step, k.shape.depth); s++)
+                    if (within(rows, i) || within(cols, i)) project_panel(&of, i, s);
+            }
     return EVO_OK;
 }
 
@@ -295,12 +325,10 @@ static void write_pairs(const work *k, int64_t i, int64_t j, int64_t q, int64_t 
     cpu_rows rows[2];
     for (int t = 0; t < 2; t++) {
         const int64_t *strides = layouts[t]->strides;
-        rows[t] = (cpu_rows){ data[t],
-                              layouts[t]->dtype,
-                              k->tile->batch.begin * strides[0] + i * strides[1] + j * strides[2] + q * strides[3],
-                              strides[2],
-                              strides[3],
-                              lanes_from(k, j) };
+        rows[t] = (cpu_rows){
+            data[t],    layouts[t]->dtype, k->element * strides[0] + i * strides[1] + j * strides[2] + q * strides[3],
+            strides[2], strides[3],        lanes_from(k, j)
+        };
     }
     k->isa->divide(z, rows[1].count, channels, k->w.out_bias + q, n, d->divide == EVO_DIVIDE_AFTER);
     k->isa->write(z, channels, &rows[0], &rows[1], buffer);
@@ -371,13 +399,16 @@ static void weight_first_row(const work *k, int64_t i, int64_t q) {
     const int64_t lanes = k->isa->lanes, channels = evo_blocked_least(lanes, d->c_z - q);
     cpu_parts parts = evo_blocked_scratch(k->call);
     float *n = evo_blocked_take(&parts, k->isa->rows * lanes), *z = evo_blocked_take(&parts, lanes * lanes);
+    const int64_t turned = evo_blocked_round(d->s, k->isa->rows);
+    float *a = evo_blocked_take(&parts, d->c * turned); /* [c_a][s]: here the depth is c_a */
     float *u = evo_blocked_take(&parts, d->c * d->s * lanes), *buffer = evo_blocked_take(&parts, 0);
+    k->isa->transpose(k->a + i * k->shape.a_row, k->shape.a_inner, d->s, d->c, a, turned);
     for (int64_t cb = 0; cb < d->c; cb++) {
         const cpu_product first = { d->s,
                                     d->c,
                                     (int)channels,
                                     false,
-                                    { k->a + i * k->shape.a_row, k->shape.a_inner, d->s + lanes, 0 },
+                                    { a, turned, turned, 0 },
                                     k->w.out + (q * d->c + cb * lanes) * d->c,
                                     u + cb * d->s * lanes,
                                     lanes };
@@ -399,19 +430,28 @@ static void weight_first_row(const work *k, int64_t i, int64_t q) {
 static evo_status outer(const evo_call *call, const evo_tile *tile) {
     const work k = begin(call, tile);
     const int64_t lanes = k.isa->lanes, rows = tile->rows.end - tile->rows.begin;
+    const evo_range elements = tile->batch;
     const int threads = evo_blocked_threads(call);
     if (k.order == WEIGHT_FIRST) {
-#pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
-        for (int64_t i = 0; i < rows; i++)
-            for (int64_t q = 0; q < k.d->c_z; q += lanes) weight_first_row(&k, i, q);
+#pragma omp parallel for collapse(3) schedule(static) num_threads(threads)
+        for (int64_t e = elements.begin; e < elements.end; e++)
+            for (int64_t i = 0; i < rows; i++)
+                for (int64_t q = 0; q < k.d->c_z; q += lanes) {
+                    const work of = of_element(&k, e);
+                    weight_first_row(&of, i, q);
+                }
         return EVO_OK;
     }
     const int64_t panels = (tile->cols.end - tile->cols.begin + k.shape.step - 1) / k.shape.step;
-    const int64_t step =
-        k.shape.step % OUTER_ROWS == 0 && rows * panels >= 2 * OUTER_ROWS * threads ? OUTER_ROWS : k.isa->rows;
-#pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
-    for (int64_t i = 0; i < rows; i += step)
-        for (int64_t panel = 0; panel < panels; panel++) outer_tile(&k, i, evo_blocked_least(step, rows - i), panel);
+    const bool many = (elements.end - elements.begin) * rows * panels >= 2 * OUTER_ROWS * threads;
+    const int64_t step = k.shape.step % OUTER_ROWS == 0 && many ? OUTER_ROWS : k.isa->rows;
+#pragma omp parallel for collapse(3) schedule(static) num_threads(threads)
+    for (int64_t e = elements.begin; e < elements.end; e++)
+        for (int64_t i = 0; i < rows; i += step)
+            for (int64_t panel = 0; panel < panels; panel++) {
+                const work of = of_element(&k, e);
+                outer_tile(&of, i, evo_blocked_least(step, rows - i), panel);
+            }
     return EVO_OK;
 }
 
@@ -425,45 +465,47 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
 }
 
 /*
- * By the products' flops alone, so that the order does not depend on threads or limits. bf16 products have one order, as
- * their packed weights serve one.
+ * By the products' flops alone, so that the order does not depend on threads or limits. Weight first is always in fp32, whose
+ * flops count twice where those of outer first are of pairs.
  */
 static int64_t choose_order(const evo_opm_desc *d, cpu_numbers numbers) {
     const double s = (double)d->s, n = (double)d->n, c = (double)d->c, c_z = (double)d->c_z;
-    return !numbers.pairs && d->s > 0 && s * c_z * (c + n) < n * c * (s + c_z) ? WEIGHT_FIRST : OUTER_FIRST;
+    const double weight_first = s * c_z * (c + n), outer_first = n * c * (s + c_z);
+    return d->s > 0 && (numbers.pairs ? 2.0 : 1.0) * weight_first < outer_first ? WEIGHT_FIRST : OUTER_FIRST;
 }
 
 static int64_t scratch_floats(const evo_opm_desc *d, cpu_numbers n, int64_t order) {
     const int64_t lanes = n.isa->lanes, project = (3 * d->c_m + 3 * d->c + 3) * lanes;
     const int64_t outer = (OUTER_ROWS + OUTER_ROWS * d->c_z + outer_width(d) * d->c + WRITE_CHANNELS) * lanes;
-    const int64_t weight = (n.isa->rows + 2 * lanes + d->c * d->s) * lanes;
+    const int64_t weight = (n.isa->rows + 2 * lanes + d->c * d->s) * lanes + d->c * (d->s + n.isa->rows);
     const int64_t contraction = order == OUTER_FIRST ? outer : weight;
     return evo_blocked_round((project > contraction ? project : contraction) + 10 * EVO_BLOCKED_LINE, 1024);
 }
 
 static int64_t workspace_bytes(const evo_opm_desc *d, cpu_numbers n, int64_t order, int64_t rows, int64_t cols,
-                               int64_t threads) {
+                               int64_t threads, int64_t elements) {
     const int64_t lanes = n.isa->lanes;
     /* More than any part below; a and b are padded to panels. */
     if (evo_product(rows + cols + 2 * lanes, d->s + lanes, d->c + lanes + 1, 64) < 0) return INT64_MAX;
-    const shape s = find_shape(d, n, order, rows, cols);
-    return evo_blocked_bytes(rows * s.a_row + s.col_panels * (s.b_panel + s.mask_panel) + s.row_panels * s.mask_panel +
-                                 2 * EVO_BLOCKED_LINE,
-                             threads, scratch_floats(d, n, order));
+    return evo_blocked_bytes(elements * find_shape(d, n, rows, cols).element, threads, scratch_floats(d, n, order));
 }
 
 /* Tiles of rows and columns shrink by halves, in whole panels, then the threads, until all fits the limit. */
 static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
     const evo_opm_desc *d = &problem->desc.opm;
-    const cpu_numbers n = evo_blocked_choose(device, d->compute);
+    const cpu_numbers allowed = evo_blocked_choose(device, d->compute);
+    const int64_t order = problem->order ? problem->order - 1 : choose_order(d, allowed);
+    const int64_t step = evo_blocked_step(allowed.isa, d->n);
+    const cpu_numbers n = { allowed.isa, allowed.pairs && order == OUTER_FIRST };
     const int64_t limit =
         d->workspace_limit && d->workspace_limit < INT64_MAX ? (int64_t)d->workspace_limit : INT64_MAX - 1;
-    const int64_t order = choose_order(d, n), step = evo_blocked_step(n.isa, d->n);
-    int64_t rows = d->n, cols = d->n, threads = evo_cpu_threads(device);
+    int64_t rows = d->n, cols = d->n, threads = evo_cpu_threads(device), elements = 1;
+    if (order == WEIGHT_FIRST && d->s == 0)
+        return evo_fail(EVO_ERROR_UNSUPPORTED, "weight first takes S of at least 1");
     /* m may be repeated along S, so that no tensor bounds it; below, c * S stands in products with a few lanes. */
     if (evo_product(d->c, d->s, 1024, 1) < 0)
         return evo_fail(EVO_ERROR_SIZE_OVERFLOW, "the workspace would span more than 2^63 bytes");
-    while (workspace_bytes(d, n, order, rows, cols, threads) > limit) {
+    while (workspace_bytes(d, n, order, rows, cols, threads, 1) > limit) {
         if (rows <= step && cols <= step) {
             threads = 1;
             break;
@@ -471,20 +513,28 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
         int64_t *larger = rows > cols ? &rows : &cols;
         *larger = evo_blocked_round((*larger + 1) / 2, step);
     }
-    const int64_t bytes = workspace_bytes(d, n, order, rows, cols, threads);
+    int64_t bytes = workspace_bytes(d, n, order, rows, cols, threads, 1);
+    if (bytes < limit) elements = evo_blocked_elements(d->batch, find_shape(d, n, rows, cols).element);
+    if (workspace_bytes(d, n, order, rows, cols, threads, elements) > limit) elements = 1;
+    bytes = workspace_bytes(d, n, order, rows, cols, threads, elements);
     const evo_status status =
         evo_blocked_settle(n, form, d->compute, bytes, threads, scratch_floats(d, n, order), d->workspace_limit);
     if (status != EVO_OK) return status;
     cpu_parts parts = { NULL, 0 };
-    map_weights(d, n, &parts);
+    map_weights(d, (cpu_numbers){ allowed.isa, false }, &parts);
+    if (allowed.pairs) map_weights(d, allowed, &parts);
     form->pack_size = (size_t)parts.taken * sizeof(float);
-    form->schedule = (evo_schedule){ 1, rows > 0 ? rows : 1, cols > 0 ? cols : 1, d->c };
-    form->tuning[EVO_BLOCKED_FORM] = order;
+    form->pack_layout = evo_blocked_layout(allowed);
+    form->schedule = (evo_schedule){ elements, rows > 0 ? rows : 1, cols > 0 ? cols : 1, d->c };
+    form->order = (int)order;
     return EVO_OK;
 }
 
+static const char *const orders[] = { "blocked/outer-first", "blocked/weight-first", NULL };
+
 const evo_kernel evo_cpu_opm_blocked = {
     .name = "blocked",
+    .orders = orders,
     .supports = supports,
     .plan = plan,
     .stage = { [EVO_STAGE_PACK] = pack, [EVO_STAGE_OPM_PROJECT] = project, [EVO_STAGE_OPM_OUTER] = outer },

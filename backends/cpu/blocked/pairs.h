@@ -1,6 +1,6 @@
 /*
  * pairs.h: products of bf16 numbers with fp32 sums, two terms a 32-bit word (the lower half first), for the sets that have
- * them: EVO_PAIRS is 1 for AVX-512 BF16, 2 for AMX. With EVO_EMULATED the instructions are plain C, so that any machine
+ * them: EVO_PAIRS is 1 where an instruction adds pairs to vectors (AVX-512 BF16, NEON and SVE with BF16), 2 for AMX. With EVO_EMULATED the instructions are plain C, so that any machine
  * can test what is around them.
  */
 #ifndef EVO_BACKENDS_CPU_BLOCKED_PAIRS_H
@@ -9,7 +9,13 @@
 #include "backends/cpu/blocked/vector.h"
 
 #if EVO_PAIRS && !defined EVO_EMULATED
+#if defined __ARM_FEATURE_SVE
+#include <arm_sve.h>
+#elif defined __aarch64__
+#include <arm_neon.h>
+#else
 #include <immintrin.h>
+#endif
 #endif
 
 #if EVO_PAIRS == 1
@@ -20,6 +26,13 @@ INLINE vec pairs_add(vec sum, float word, vec words) {
     const uvec a = uvec_of(vec_all(word)), b = uvec_of(words);
     sum += vec_of(a << 16) * vec_of(b << 16);
     return sum + vec_of(a & 0xffff0000u) * vec_of(b & 0xffff0000u);
+#elif defined __ARM_FEATURE_SVE
+    typedef svfloat32_t fixed __attribute__((arm_sve_vector_bits(32 * EVO_VECTOR_WIDTH)));
+    const fixed factor = svdup_f32(word), others = (fixed)words;
+    return (vec)(fixed)svbfdot_f32((fixed)sum, svreinterpret_bf16_f32(factor), svreinterpret_bf16_f32(others));
+#elif defined __aarch64__
+    return (vec)vbfdotq_f32((float32x4_t)sum, vreinterpretq_bf16_f32(vdupq_n_f32(word)),
+                            vreinterpretq_bf16_f32((float32x4_t)words));
 #else
     return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)vec_all(word), (__m512bh)words);
 #endif

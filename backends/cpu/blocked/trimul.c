@@ -67,18 +67,21 @@ typedef struct shape {
     int64_t step; /* positions along N of a panel */
     int64_t panels;
     int64_t depth;              /* words of the sum's N terms */
-    int64_t side;               /* from a channel of a or b to the next */
+    int64_t panel, side;        /* from a panel of a or b to the next, from a channel to the next */
     int64_t t_pitch, t_channel; /* from a row of t to the next, from a channel to the next */
+    int64_t element;            /* from one of the batch to the next: a, b, t */
 } shape;
 
-static shape find_shape(const evo_trimul_desc *d, cpu_numbers n, int64_t rows) {
+static shape find_shape(const evo_trimul_desc *d, cpu_numbers n, int64_t rows, int64_t channels) {
     shape s;
     s.step = evo_blocked_step(n.isa, d->n);
     s.panels = (d->n + s.step - 1) / s.step;
     s.depth = evo_blocked_words(n, d->n);
-    s.side = evo_blocked_round(s.panels * s.depth * n.isa->lanes, EVO_BLOCKED_LINE) + EVO_BLOCKED_LINE;
+    s.panel = evo_blocked_round(s.depth * n.isa->lanes, EVO_BLOCKED_LINE);
+    s.side = s.panels * s.panel + EVO_BLOCKED_LINE;
     s.t_pitch = evo_blocked_round(d->n, EVO_BLOCKED_LINE); /* whole vectors, and lines, of any set */
     s.t_channel = rows * s.t_pitch + EVO_BLOCKED_LINE;
+    s.element = 2 * channels * s.side + d->c * s.t_channel;
     return s;
 }
 
@@ -91,6 +94,7 @@ typedef struct work {
     const evo_tile *tile;
     weights w;
     shape shape;
+    int64_t element; /* of the batch: these are its buffers */
     float *a, *b, *t;
 } work;
 
@@ -100,11 +104,23 @@ static work begin(const evo_call *call, const evo_tile *tile) {
     const evo_schedule *schedule = &call->form->schedule;
     k.numbers = evo_blocked_numbers(call);
     k.w = map_weights(k.d, k.numbers, &parts);
-    k.shape = find_shape(k.d, k.numbers, schedule->rows);
+    k.shape = find_shape(k.d, k.numbers, schedule->rows, schedule->channels);
+    k.element = tile->batch.begin;
     k.a = evo_blocked_buffers(call);
     k.b = k.a + schedule->channels * k.shape.side;
     k.t = k.b + schedule->channels * k.shape.side;
     return k;
+}
+
+/* `k`, which is of the tile's first element, for another. */
+static work of_element(const work *k, int64_t element) {
+    work other = *k;
+    const int64_t distance = (element - k->element) * k->shape.element;
+    other.element = element;
+    other.a += distance;
+    other.b += distance;
+    other.t += distance;
+    return other;
 }
 
 static int64_t position(const evo_tensor *layout, int64_t b, int64_t i, int64_t j) {
@@ -119,9 +135,8 @@ static int lanes_from(const work *k, int64_t first) {
 
 /* Where lane 0 of a panel of positions lies: (i, k) of a tensor for outgoing edges, (k, i) for incoming ones. */
 static int64_t first_lane(const work *k, const evo_tensor *layout, int64_t lane, int64_t sum_index) {
-    const int64_t b = k->tile->batch.begin;
-    return k->d->direction == EVO_OUTGOING ? position(layout, b, lane, sum_index)
-                                           : position(layout, b, sum_index, lane);
+    return k->d->direction == EVO_OUTGOING ? position(layout, k->element, lane, sum_index)
+                                           : position(layout, k->element, sum_index, lane);
 }
 
 /* LayerNorm_in(z) of a panel of positions as an operand, and their mask. */
@@ -173,7 +188,7 @@ static void project_panel(const work *k, int64_t panel, int64_t word) {
     for (int64_t t = 0; t < terms; t++) project_input(k, first, index + t, buffer, x[t], mask[t]);
     for (int64_t h = begin_at; h < end_at; h += PROJECT_CHANNELS) {
         const int64_t channels = evo_blocked_least(PROJECT_CHANNELS, end_at - h);
-        const int64_t at = (h - begin_at) * side + (panel * k->shape.depth + word) * lanes;
+        const int64_t at = (h - begin_at) * side + panel * k->shape.panel + word * lanes;
         if (!k->numbers.pairs) {
             project_channels(k, h, channels, count, x[0], mask[0], sums, k->a + at, k->b + at, side);
             continue;
@@ -192,12 +207,17 @@ static void project_panel(const work *k, int64_t panel, int64_t word) {
 static evo_status project(const evo_call *call, const evo_tile *tile) {
     const work k = begin(call, tile);
     const int threads = evo_blocked_threads(call);
-    const int64_t depth = k.shape.depth, step = k.shape.panels * depth >= 32 * threads ? 8 : 2;
+    const int64_t depth = k.shape.depth, elements = tile->batch.end - tile->batch.begin;
+    const int64_t step = evo_blocked_lines(k.isa->lanes, elements * k.shape.panels * depth, threads);
     const int64_t steps = (depth + step - 1) / step;
-#pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
-    for (int64_t panel = 0; panel < k.shape.panels; panel++)
-        for (int64_t s = 0; s < steps; s++)
-            for (int64_t w = s * step; w < evo_blocked_least((s + 1) * step, depth); w++) project_panel(&k, panel, w);
+#pragma omp parallel for collapse(3) schedule(static) num_threads(threads)
+    for (int64_t e = tile->batch.begin; e < tile->batch.end; e++)
+        for (int64_t panel = 0; panel < k.shape.panels; panel++)
+            for (int64_t s = 0; s < steps; s++) {
+                const work of = of_element(&k, e);
+                for (int64_t w = s * step; w < evo_blocked_least((s + 1) * step, depth); w++)
+                    project_panel(&of, panel, w);
+            }
     return EVO_OK;
 }
 
@@ -216,7 +236,7 @@ static cpu_operand left_operand(const work *k, const float *panel, float *turned
 
 /* A panel of rows and a block of columns of one channel of t. */
 static void contract_block(const work *k, int64_t channel, int64_t row, evo_range cols) {
-    const int64_t step = k->shape.step, panel = k->isa->lanes * k->shape.depth;
+    const int64_t step = k->shape.step, panel = k->shape.panel;
     const float *a = k->a + (channel - k->tile->channels.begin) * k->shape.side;
     const float *b = k->b + (channel - k->tile->channels.begin) * k->shape.side;
     float *t = k->t + channel * k->shape.t_channel + (row - k->tile->rows.begin) * k->shape.t_pitch;
@@ -235,11 +255,14 @@ static void contract_block(const work *k, int64_t channel, int64_t row, evo_rang
 static evo_status contract(const evo_call *call, const evo_tile *tile) {
     const work k = begin(call, tile);
     const int64_t width = evo_blocked_round(CONTRACT_COLUMNS, k.shape.step);
-#pragma omp parallel for collapse(3) schedule(static) num_threads(evo_blocked_threads(call))
-    for (int64_t h = tile->channels.begin; h < tile->channels.end; h++)
-        for (int64_t j = 0; j < k.d->n; j += width)
-            for (int64_t i = tile->rows.begin; i < tile->rows.end; i += k.shape.step)
-                contract_block(&k, h, i, (evo_range){ j, evo_blocked_least(j + width, k.d->n) });
+#pragma omp parallel for collapse(4) schedule(static) num_threads(evo_blocked_threads(call))
+    for (int64_t e = tile->batch.begin; e < tile->batch.end; e++)
+        for (int64_t h = tile->channels.begin; h < tile->channels.end; h++)
+            for (int64_t j = 0; j < k.d->n; j += width)
+                for (int64_t i = tile->rows.begin; i < tile->rows.end; i += k.shape.step) {
+                    const work of = of_element(&k, e);
+                    contract_block(&of, h, i, (evo_range){ j, evo_blocked_least(j + width, k.d->n) });
+                }
     return EVO_OK;
 }
 
@@ -248,7 +271,7 @@ static evo_status contract(const evo_call *call, const evo_tile *tile) {
 static cpu_rows panel_rows(const work *k, const evo_tensor *layout, const void *data, int64_t i, int64_t j) {
     return (cpu_rows){ data,
                        layout->dtype,
-                       position(layout, k->tile->batch.begin, i, j),
+                       position(layout, k->element, i, j),
                        layout->strides[2],
                        layout->strides[3],
                        lanes_from(k, j) };
@@ -300,9 +323,13 @@ static void finish_panel(const work *k, int64_t i, int64_t j) {
 
 static evo_status finish(const evo_call *call, const evo_tile *tile) {
     const work k = begin(call, tile);
-#pragma omp parallel for collapse(2) schedule(static) num_threads(evo_blocked_threads(call))
-    for (int64_t i = tile->rows.begin; i < tile->rows.end; i++)
-        for (int64_t panel = 0; panel < k.shape.panels; panel++) finish_panel(&k, i, panel * k.shape.step);
+#pragma omp parallel for collapse(3) schedule(static) num_threads(evo_blocked_threads(call))
+    for (int64_t e = tile->batch.begin; e < tile->batch.end; e++)
+        for (int64_t i = tile->rows.begin; i < tile->rows.end; i++)
+            for (int64_t panel = 0; panel < k.shape.panels; panel++) {
+                const work of = of_element(&k, e);
+                finish_panel(&of, i, panel * k.shape.step);
+            }
     return EVO_OK;
 }
 
@@ -324,12 +351,11 @@ static int64_t scratch_floats(const evo_trimul_desc *d, cpu_numbers n) {
     return evo_blocked_round((most > turned ? most : turned) * lanes + 10 * EVO_BLOCKED_LINE + widest, 1024);
 }
 
-static int64_t workspace_bytes(const evo_trimul_desc *d, cpu_numbers n, int64_t rows, int64_t channels,
-                               int64_t threads) {
+static int64_t workspace_bytes(const evo_trimul_desc *d, cpu_numbers n, int64_t rows, int64_t channels, int64_t threads,
+                               int64_t elements) {
     const int64_t pitch = d->n + 2 * n.isa->lanes;
     if (evo_product(pitch, pitch, d->c + channels + 1, 64) < 0) return INT64_MAX; /* more than any buffer below */
-    const shape s = find_shape(d, n, rows);
-    return evo_blocked_bytes(2 * channels * s.side + d->c * s.t_channel, threads, scratch_floats(d, n));
+    return evo_blocked_bytes(elements * find_shape(d, n, rows, channels).element, threads, scratch_floats(d, n));
 }
 
 /* Halves a number of rows or channels, kept to whole panels of `multiple`. */
@@ -349,21 +375,25 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
         d->workspace_limit && d->workspace_limit < INT64_MAX ? (int64_t)d->workspace_limit : INT64_MAX - 1;
     const int64_t step = evo_blocked_step(n.isa, d->n), group = evo_blocked_rows(n) > 4 ? evo_blocked_rows(n) / 4 : 1;
     int64_t rows = d->n, channels = d->c, threads = evo_cpu_threads(device);
-#define TOO_LARGE (workspace_bytes(d, n, rows, channels, threads) > limit)
+#define TOO_LARGE (workspace_bytes(d, n, rows, channels, threads, 1) > limit)
     while (TOO_LARGE && halve(rows, step) < rows) rows = halve(rows, step);
     if (TOO_LARGE) rows = d->n;
     while (TOO_LARGE && halve(channels, group) < channels) channels = halve(channels, group);
     while (TOO_LARGE && !(d->alias & EVO_ALIAS_INPUT) && halve(rows, step) < rows) rows = halve(rows, step);
     if (TOO_LARGE) threads = 1;
 #undef TOO_LARGE
-    const int64_t bytes = workspace_bytes(d, n, rows, channels, threads);
+    int64_t elements = 1, bytes = workspace_bytes(d, n, rows, channels, threads, 1);
+    if (bytes < limit) elements = evo_blocked_elements(d->batch, find_shape(d, n, rows, channels).element);
+    if (workspace_bytes(d, n, rows, channels, threads, elements) > limit) elements = 1;
+    bytes = workspace_bytes(d, n, rows, channels, threads, elements);
     const evo_status status =
         evo_blocked_settle(n, form, d->compute, bytes, threads, scratch_floats(d, n), d->workspace_limit);
     if (status != EVO_OK) return status;
     cpu_parts parts = { NULL, 0 };
     map_weights(d, n, &parts);
     form->pack_size = (size_t)parts.taken * sizeof(float);
-    form->schedule = (evo_schedule){ 1, rows > 0 ? rows : 1, d->n, channels };
+    form->pack_layout = evo_blocked_layout(n);
+    form->schedule = (evo_schedule){ elements, rows > 0 ? rows : 1, d->n, channels };
     return EVO_OK;
 }
 

@@ -76,11 +76,18 @@ INLINE void multiply_vectors(const cpu_product *p, int vectors, bool pairs) {
     do {
         const int64_t depth = p->depth - k < EVO_CPU_DEPTH ? p->depth - k : EVO_CPU_DEPTH;
         const bool add = p->add || k > 0;
-        for (int64_t row = 0; row < p->rows; row += ROWS)
-            (pairs ? multiply_pairs_tile : multiply_tile)(
-                vectors, p->rows - row, depth,
-                p->a.data + row / p->a.panel * p->a.panel_stride + row % p->a.panel + k * p->a.depth_stride,
-                p->a.depth_stride, p->b + k * LANES, p->c + row * p->c_stride, p->c_stride, add);
+        const float *a = p->a.data + k * p->a.depth_stride;
+        int64_t panel = p->a.panel; /* rows that are left of this one */
+        for (int64_t row = 0; row < p->rows; row += ROWS) {
+            (pairs ? multiply_pairs_tile : multiply_tile)(vectors, p->rows - row, depth, a, p->a.depth_stride,
+                                                          p->b + k * LANES, p->c + row * p->c_stride, p->c_stride, add);
+            a += ROWS;
+            panel -= ROWS;
+            if (panel <= 0) {
+                a += p->a.panel_stride - p->a.panel;
+                panel = p->a.panel;
+            }
+        }
         k += depth;
     } while (k < p->depth);
 }
@@ -183,8 +190,8 @@ INLINE void transpose_block(const float *from, int64_t from_stride, float *to, i
     for (int c = 0; c < 4; c++) memcpy(to + c * to_stride, &column[c], sizeof column[c]);
 }
 
-static void transpose(const float *from, int64_t from_stride, int64_t rows, int64_t columns, float *to,
-                      int64_t to_stride) {
+static void transpose_quads(const float *from, int64_t from_stride, int64_t rows, int64_t columns, float *to,
+                            int64_t to_stride) {
     const int64_t whole_rows = rows & ~INT64_C(3), whole_columns = columns & ~INT64_C(3);
     for (int64_t row = 0; row < whole_rows; row += 4)
         for (int64_t column = 0; column < whole_columns; column += 4)
@@ -192,6 +199,64 @@ static void transpose(const float *from, int64_t from_stride, int64_t rows, int6
     for (int64_t row = 0; row < rows; row++)
         for (int64_t column = row < whole_rows ? whole_columns : 0; column < columns; column++)
             to[column * to_stride + row] = from[row * from_stride + column];
+}
+
+#if EVO_VECTOR_WIDTH >= 8
+typedef float oct __attribute__((vector_size(32)));
+
+#define LOW_NUMBERS(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13)
+#define HIGH_NUMBERS(a, b) __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15)
+#define LOW_TWOS(a, b) __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13)
+#define HIGH_TWOS(a, b) __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15)
+#define LOW_FOURS(a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11)
+#define HIGH_FOURS(a, b) __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15)
+
+INLINE oct oct_load(const float *p) {
+    oct o;
+    memcpy(&o, p, sizeof o);
+    return o;
+}
+
+INLINE void oct_store(float *p, oct o) {
+    memcpy(p, &o, sizeof o);
+}
+
+/* 4 rows of 8 numbers: column[k] holds columns k and k + 4, four numbers of each. */
+INLINE void transpose_fours(const float *from, int64_t from_stride, oct *column) {
+    const oct r0 = oct_load(from), r1 = oct_load(from + from_stride), r2 = oct_load(from + 2 * from_stride),
+              r3 = oct_load(from + 3 * from_stride);
+    const oct low01 = LOW_NUMBERS(r0, r1), high01 = HIGH_NUMBERS(r0, r1);
+    const oct low23 = LOW_NUMBERS(r2, r3), high23 = HIGH_NUMBERS(r2, r3);
+    column[0] = LOW_TWOS(low01, low23);
+    column[1] = HIGH_TWOS(low01, low23);
+    column[2] = LOW_TWOS(high01, high23);
+    column[3] = HIGH_TWOS(high01, high23);
+}
+
+/* 8 x 8 numbers. */
+INLINE void transpose_octs(const float *from, int64_t from_stride, float *to, int64_t to_stride) {
+    oct upper[4], lower[4];
+    transpose_fours(from, from_stride, upper);
+    transpose_fours(from + 4 * from_stride, from_stride, lower);
+#define STORE_COLUMNS(k)                                                     \
+    oct_store(to + (k)*to_stride, LOW_FOURS(upper[k], lower[k]));            \
+    oct_store(to + ((k) + 4) * to_stride, HIGH_FOURS(upper[k], lower[k]));
+    STORE_COLUMNS(0) STORE_COLUMNS(1) STORE_COLUMNS(2) STORE_COLUMNS(3)
+}
+#endif
+
+static void transpose(const float *from, int64_t from_stride, int64_t rows, int64_t columns, float *to,
+                      int64_t to_stride) {
+    int64_t row = 0; /* the first that is left */
+#if EVO_VECTOR_WIDTH >= 8
+    int64_t column = 0;
+    for (; row + 8 <= rows; row += 8)
+        for (column = 0; column + 8 <= columns; column += 8)
+            transpose_octs(from + row * from_stride + column, from_stride, to + column * to_stride + row, to_stride);
+    if (column < columns)
+        transpose_quads(from + column, from_stride, row, columns - column, to + column * to_stride, to_stride);
+#endif
+    transpose_quads(from + row * from_stride, from_stride, rows - row, columns, to + row, to_stride);
 }
 
 /* `count` numbers of a tensor from element `first` on, `stride` apart, as floats. */
@@ -258,41 +323,30 @@ static void write_panel(const float *panel, int64_t channels, const cpu_rows *re
 
 /* --- Arithmetic on panels ---------------------------------------------------------------------- */
 
-/*
- * The mean, then the mean of the differences, which takes out what the first one's rounding left: without it, four digits
- * are lost where the mean is large against the spread (docs/ops.md). Four partial sums a vector, for speed and accuracy.
- */
-INLINE vec sum_columns(const float *from, int64_t stride, int64_t channels) {
+/* What is summed over the channels: x, x - mean, the square of x - mean - rest. */
+enum {
+    NUMBERS,
+    DIFFERENCES,
+    SQUARES
+};
+
+INLINE vec term_of(int what, const float *from, vec mean, vec rest) {
+    const vec x = vec_load(from), difference = x - mean;
+    return what == NUMBERS ? x : what == DIFFERENCES ? difference : (difference - rest) * (difference - rest);
+}
+
+/* Four partial sums a vector, for speed and accuracy. */
+INLINE vec mean_of(int what, const float *from, int64_t stride, int64_t channels, vec mean, vec rest) {
     vec s0 = { 0 }, s1 = { 0 }, s2 = { 0 }, s3 = { 0 };
     int64_t k = 0;
     for (; k + 4 <= channels; k += 4, from += 4 * stride) {
-        s0 += vec_load(from);
-        s1 += vec_load(from + stride);
-        s2 += vec_load(from + 2 * stride);
-        s3 += vec_load(from + 3 * stride);
+        s0 += term_of(what, from, mean, rest);
+        s1 += term_of(what, from + stride, mean, rest);
+        s2 += term_of(what, from + 2 * stride, mean, rest);
+        s3 += term_of(what, from + 3 * stride, mean, rest);
     }
-    for (; k < channels; k++, from += stride) s0 += vec_load(from);
-    return (s0 + s1) + (s2 + s3);
-}
-
-/* to = from - mean; returns the difference, or its square. */
-INLINE vec centre(const float *from, vec mean, bool squared, float *to) {
-    const vec difference = vec_load(from) - mean;
-    vec_store(to, difference);
-    return squared ? difference * difference : difference;
-}
-
-INLINE vec centre_columns(const float *from, int64_t stride, int64_t channels, vec mean, bool squared, float *to) {
-    vec s0 = { 0 }, s1 = { 0 }, s2 = { 0 }, s3 = { 0 };
-    int64_t k = 0;
-    for (; k + 4 <= channels; k += 4, from += 4 * stride, to += 4 * LANES) {
-        s0 += centre(from, mean, squared, to);
-        s1 += centre(from + stride, mean, squared, to + LANES);
-        s2 += centre(from + 2 * stride, mean, squared, to + 2 * LANES);
-        s3 += centre(from + 3 * stride, mean, squared, to + 3 * LANES);
-    }
-    for (; k < channels; k++, from += stride, to += LANES) s0 += centre(from, mean, squared, to);
-    return (s0 + s1) + (s2 + s3);
+    for (; k < channels; k++, from += stride) s0 += term_of(what, from, mean, rest);
+    return ((s0 + s1) + (s2 + s3)) / (float)channels;
 }
 
 INLINE vec reciprocal_root(vec v) {
@@ -302,17 +356,19 @@ INLINE vec reciprocal_root(vec v) {
     return vec_load(x);
 }
 
+/*
+ * The mean, then the mean of the differences, which takes out what the first one's rounding left: without it, four digits
+ * are lost where the mean is large against the spread (docs/ops.md).
+ */
 static void normalise(const float *from, int64_t stride, int count, int64_t channels, float eps, const float *weight,
                       const float *bias, float *panel) {
-    const float terms = (float)channels;
     for (int v = 0; v < count; v += WIDTH) {
-        const vec mean = sum_columns(from + v, stride, channels) / terms;
-        const vec rest = centre_columns(from + v, stride, channels, mean, false, panel + v) / terms;
-        const vec variance = centre_columns(panel + v, LANES, channels, rest, true, panel + v) / terms;
-        const vec scale = reciprocal_root(variance + eps);
+        const vec zero = { 0 }, mean = mean_of(NUMBERS, from + v, stride, channels, zero, zero);
+        const vec rest = mean_of(DIFFERENCES, from + v, stride, channels, mean, zero);
+        const vec scale = reciprocal_root(mean_of(SQUARES, from + v, stride, channels, mean, rest) + eps);
         for (int64_t k = 0; k < channels; k++) {
-            float *at = panel + k * LANES + v;
-            vec_store(at, vec_load(at) * scale * weight[k] + bias[k]);
+            const vec difference = vec_load(from + k * stride + v) - mean - rest;
+            vec_store(panel + k * LANES + v, difference * scale * weight[k] + bias[k]);
         }
     }
 }

@@ -112,40 +112,35 @@ INLINE void vec_store_fp16(uint16_t *p, vec v) {
 /* --- exp, sigmoid ------------------------------------------------------------------------------ */
 
 /*
- * exp(x) for x <= 0 (a NaN stays one): x = n ln 2 + r with |r| <= ln(2)/2, then a polynomial in r (its coefficients fitted
- * to the least relative error) times 2^n in two steps, so that subnormal results round once.
+ * exp(x) for x <= 0, all that a sigmoid needs; a NaN stays one. x = n ln 2 + r with |r| <= ln(2)/2, then a polynomial in r
+ * (its coefficients fitted to the least relative error) times 2^(n + 64), which is always normal, times 2^-64, so that
+ * subnormal results round once. The addend that makes n whole leaves the exponent's bits of 2^(n + 64) in its sum's last nine.
  */
 INLINE vec vec_exp(vec x) {
-    const vec magic = vec_all(12582912.0f); /* 1.5 * 2^23: the sum's last bit is worth 1 */
-    x = vec_choose(vec_less(x, vec_all(-150.0f)), vec_all(-150.0f), x);
-    x = vec_choose(vec_less(vec_all(89.5f), x), vec_all(89.5f), x);
+    const vec magic = vec_all(12582912.0f + 127.0f + 64.0f); /* 1.5 * 2^23: the sum's last bit is worth 1 */
     const vec shifted = x * 1.44269504088896341f + magic, n = shifted - magic;
-    const uvec whole = uvec_of(shifted) - uvec_of(magic);
     vec r = x - n * 0.693145751953125f;
     r = r - n * 1.42860676533018704e-06f;
-    vec p = vec_all(1.97902438e-04f);
-    p = p * r + 1.39447581e-03f;
-    p = p * r + 8.33349768e-03f;
-    p = p * r + 4.16662954e-02f;
-    p = p * r + 1.66666657e-01f;
-    p = p * r + 0.5f;
+    vec p = vec_all(1.38145406e-03f);
+    p = p * r + 8.36874545e-03f;
+    p = p * r + 4.16683890e-02f;
+    p = p * r + 1.66665211e-01f;
+    p = p * r + 4.99999940e-01f;
     const vec sum = 1.0f + r, rest = r - (sum - 1.0f); /* 1 + r exactly, so that only the last sum's rounding counts */
     p = sum + (p * (r * r) + rest);
-    typedef int32_t ints __attribute__((vector_size(EVO_VECTOR_WIDTH * 4)));
-    const uvec first = (uvec)((ints)whole >> 1), second = whole - first;
-    return p * vec_of((first + 127) << 23) * vec_of((second + 127) << 23);
+    p = p * vec_of(uvec_of(shifted) << 23) * 0x1p-64f;
+    return vec_of(uvec_of(p) & ~vec_less(x, vec_all(-104.0f))); /* less than half the least number */
 }
 
 /*
- * 1 / (1 + exp(-x)), from exp(-|x|), which does not overflow and keeps the small values' relative accuracy. What the
- * rounding of 1 + e left off is taken back to first order; 1 / (1 + e) is q or 1 - q.
+ * 1 / (1 + exp(-x)), from e = exp(-|x|), which does not overflow and keeps the small values' relative accuracy. Most of what
+ * the rounding of 1 + e left off is taken back to first order, q rest / (1 + e).
  */
 INLINE vec vec_sigmoid(vec x) {
     const vec one = vec_all(1.0f), e = vec_exp(vec_of(uvec_of(x) | 0x80000000u));
-    const vec sum = 1.0f + e, rest = e - (sum - 1.0f);
-    const uvec negative = vec_less(x, vec_all(0.0f));
-    const vec q = vec_choose(negative, e, one) / sum;
-    return q - q * rest * vec_choose(negative, 1.0f - q, q);
+    const vec sum = one + e, rest = e - (sum - one);
+    const vec q = vec_choose(vec_less(x, vec_all(0.0f)), e, one) / sum;
+    return q - q * (rest * (one - 0.5f * e));
 }
 
 #endif
