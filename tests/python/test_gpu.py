@@ -1,5 +1,4 @@
 """evoformer.torch on a GPU: streams, captured graphs, torch.compile's graphs, memory. Skipped without one."""
-import ctypes
 import gc
 import time
 
@@ -10,7 +9,7 @@ if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
 import evoformer  # noqa: E402
 from test_torch import FP32, PAIRS, error, opm_pair, randomize, trimul_pair  # noqa: E402, F401
-from evoformer import _library, _ops  # noqa: E402
+from evoformer import _ops  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -267,10 +266,10 @@ def test_host_time_beyond_the_c_call(pair):
         plan = list(module._caches.plans.values())[-1]
         pack = list(plan.packs.values())[-1].pack
         workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
-        args = _library.Args(_ops.ARGS_SIZE, inputs[0].data_ptr(), inputs[1].data_ptr(), None, out.data_ptr())
+        args = _ops.args(inputs[0].data_ptr(), inputs[1].data_ptr(), None, out.data_ptr())
         stream = torch.cuda.current_stream().cuda_stream
         whole = least(lambda: module(*inputs))
-        call = least(lambda: plan.execute(plan.pointer, pack.pointer, ctypes.byref(args), workspace.data_ptr(),
+        call = least(lambda: plan.execute(plan.pointer, pack.pointer, args, workspace.data_ptr(),
                                           plan.workspace_size, stream))
     print(f"host time: module {whole:.1f} us, evo_{module._kind.op}_execute {call:.1f} us, beyond it {whole - call:.1f} us")
     assert whole - call <= 15

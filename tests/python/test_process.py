@@ -37,9 +37,16 @@ USE = """
 """
 
 
+def packaged():
+    """Meson's library brings the compiler's runtime along; the package's own does not."""
+    if "EVOFORMER_LIBRARY" in os.environ:
+        pytest.skip("a library that is not the package's own")
+
+
 @pytest.fixture
 def renamed_runtime(tmp_path):
     """A stand-in for an installed PyTorch, whose OpenMP runtime has a name of its own inside and outside."""
+    packaged()
     evoformer.build_info()
     system = next(path for path in evoformer.openmp_runtimes())
     folder = tmp_path / "torch"
@@ -78,8 +85,7 @@ def test_runtime_in_the_process_is_used(renamed_runtime):
 
 def test_library_names_no_runtime():
     """Or else the loader would bring one along."""
-    if "EVOFORMER_LIBRARY" in os.environ:
-        pytest.skip("a library that is not the package's own")
+    packaged()
     content = Path(_library.path()).read_bytes()
     assert b"GOMP_parallel" in content and b"libgomp" not in content
 
@@ -147,27 +153,39 @@ def test_alternating_calls_lose_little():
 
 HOST = """
     import json, time, torch, evoformer.torch
-    # With no batch the library returns at once, so all that is left is host time: nn.Module, Python, ctypes, its checks.
+    from evoformer import _ops
+    # With no batch evo_..._execute returns once it has checked its arguments: nearly all that is left is host time.
+    def least(call):
+        best = float("inf")
+        for turn in range(2000):
+            began = time.thread_time_ns()
+            for _ in range(20):
+                call()
+            best = min(best, (time.thread_time_ns() - began) / 20e3)
+        return best
     found = []
     for module, x in ((evoformer.torch.OuterProductMean(64, 64), torch.randn(0, 8, 32, 64)),
                       (evoformer.torch.TriangleMultiplication(64, 32), torch.randn(0, 32, 32, 64))):
         mask = torch.ones(x.shape[:3])
         with torch.inference_mode():
             module(x, mask)
-            least = float("inf")
-            for turn in range(2000):
-                began = time.thread_time_ns()
-                for _ in range(20):
-                    module(x, mask)
-                least = min(least, (time.thread_time_ns() - began) / 20e3)
-        found.append(least)
+            whole = least(lambda: module(x, mask))
+        plan, = module._caches.plans.values()
+        kept, = plan.packs.values()
+        args = _ops.args(4096, 4096, None, 4096)
+        call = least(lambda: plan.execute(plan.pointer, kept.pack.pointer, args, 4096, plan.workspace_size, None))
+        found.append([whole - call, whole])
     print(json.dumps(found))
 """
 
 
 @needs_torch
 def test_host_time_of_a_module_call():
-    """In microseconds of this thread's own time, the least of 2000 bursts: other programs disturb it little."""
-    found = min(run(HOST) for _ in range(3))
-    print(f"OuterProductMean {found[0]:.1f} us, TriangleMultiplication {found[1]:.1f} us")
-    assert max(found) <= LIMIT_US
+    """Beyond evo_..._execute, in microseconds of this thread's own time, the least of 2000 bursts of up to three runs."""
+    for _ in range(3):
+        (opm, opm_whole), (trimul, trimul_whole) = run(HOST)
+        print(f"OuterProductMean {opm:.1f} us ({opm_whole:.1f} with an empty call of the library), "
+              f"TriangleMultiplication {trimul:.1f} us ({trimul_whole:.1f})")
+        if max(opm, trimul) <= LIMIT_US:
+            return
+    pytest.fail(f"a module call takes {max(opm, trimul):.1f} us on the host, expected at most {LIMIT_US}")

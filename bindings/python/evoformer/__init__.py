@@ -10,6 +10,9 @@ from ._library import (Backend, Device, Error, InvalidArgument, OutOfMemory, bac
 __all__ = ["Backend", "Device", "Error", "InvalidArgument", "OutOfMemory", "backends", "build_info", "devices",
            "openmp_runtimes", "outer_product_mean", "triangle_multiplication", "version"]
 
+for _kind in (Backend, Device, Error, InvalidArgument, OutOfMemory):
+    _kind.__module__ = __name__  # as they are called in messages
+
 
 def __getattr__(name: str) -> str:
     if name == "__version__":

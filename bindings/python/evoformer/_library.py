@@ -80,8 +80,6 @@ TRIMUL_WEIGHTS = ("norm_in_weight", "norm_in_bias", "a_proj_weight", "a_proj_bia
                   "out_weight", "out_bias", "out_gate_weight", "out_gate_bias")
 OpmWeights = _struct("OpmWeights", (Weight, " ".join(OPM_WEIGHTS)))
 TrimulWeights = _struct("TrimulWeights", (Weight, " ".join(TRIMUL_WEIGHTS)))
-# evo_opm_args and evo_trimul_args alike: the input (m or z), mask, residual, out
-Args = _struct("Args", (C.c_void_p, "input mask residual out"))
 PlanInfo = _struct("PlanInfo", (C.c_int, "op compute"), (C.c_char_p, "kernel"),
                    (C.c_size_t, "workspace_size pack_size"), (C.c_double, "flops bytes"), (C.c_char_p, "refusals"))
 BackendInfo = _struct("BackendInfo", (C.c_char_p, "name"), (C.c_int, "compiled device_count"),

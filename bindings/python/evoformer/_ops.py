@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes as C
+import struct
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar, Dict, NamedTuple, Optional, Sequence, Tuple
@@ -206,13 +207,18 @@ class Plan:
     def run(self, pack: "Pack", x: int, mask: Optional[int], residual: Optional[int], out: int,
             workspace: Optional[int], stream: Optional[int]) -> None:
         """Computes in stream order."""
-        args = lib.Args(ARGS_SIZE, x, mask, residual, out)
-        status = self.execute(self.pointer, pack.pointer, C.byref(args), workspace, self.workspace_size, stream)
+        status = self.execute(self.pointer, pack.pointer, args(x, mask, residual, out), workspace, self.workspace_size,
+                              stream)
         if status:
             lib.check(status)
 
 
-ARGS_SIZE = C.sizeof(lib.Args)
+_ARGS = struct.Struct("@N4P")
+
+
+def args(x: int, mask: Optional[int], residual: Optional[int], out: int) -> bytes:
+    """evo_opm_args and evo_trimul_args, which are alike: the size, the input, mask, residual, out. Faster than ctypes'."""
+    return _ARGS.pack(_ARGS.size, x, mask or 0, residual or 0, out)
 
 
 class Pack:

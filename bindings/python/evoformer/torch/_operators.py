@@ -5,7 +5,6 @@ output and a workspace from PyTorch's allocator, and evo_..._execute on the curr
 """
 from __future__ import annotations
 
-import ctypes as C
 import operator
 import threading
 import weakref
@@ -182,8 +181,8 @@ class Caches:
             held = torch.empty(plan.workspace_size, dtype=torch.uint8, device=x.device)
             workspace = held.data_ptr()
         pack, packed = self._packed(plan, sources, weights, index, stream, static_weights)
-        args = lib.Args(ops.ARGS_SIZE, pointer, mask_pointer, residual_pointer, out.data_ptr())
-        status = plan.execute(plan.pointer, pack.pointer, C.byref(args), workspace, plan.workspace_size, stream)
+        args = ops.args(pointer, mask_pointer, residual_pointer, out.data_ptr())
+        status = plan.execute(plan.pointer, pack.pointer, args, workspace, plan.workspace_size, stream)
         if status:
             lib.check(status)
         return out
