@@ -9,6 +9,7 @@
 #define EVO_DEVICE static __device__ __forceinline__
 #define EVO_METHOD __device__ __forceinline__
 #define EVO_UNROLL _Pragma("unroll")
+#define EVO_NO_UNROLL _Pragma("unroll 1")
 #define EVO_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define EVO_DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 

@@ -6,8 +6,9 @@
  *
  * Entries. A kernel is EVO_KERNEL(name, params, threads, blocks) { ... }: an extern "C" entry `name` that takes one struct
  * `const params p` by value and is launched with `threads` threads a block in x; registers are limited so that `blocks` of
- * them fit a multiprocessor (a hint). EVO_DEVICE stands before every other function, EVO_METHOD before member functions, and
- * EVO_UNROLL before a loop that must be unrolled. The simulator registers an entry under its name, with sizeof(params) and threads.
+ * them fit a multiprocessor (a hint). EVO_DEVICE stands before every other function, EVO_METHOD before member functions,
+ * EVO_UNROLL before a loop that must be unrolled, EVO_NO_UNROLL before one that must not. The simulator registers an entry
+ * under its name, with sizeof(params) and threads.
  *
  * Indices: int thread_x(), unsigned block_x(), block_y(), block_z().
  *
@@ -68,7 +69,8 @@
  *       a (row l % 16, all k; lanes 16 to 31 repeat lanes 0 to 15), b (all k, column l % 16), d[e] (row 2e + i, column l % 16)
  *   EVO_MATRIX_WMMA12, as WMMA11 without the repetition
  *     wmma_16x16x16_bf16, wmma_16x16x16_f16 (float (&d)[8], const uint32_t (&a)[4], const uint32_t (&b)[4])
- *       a (row l % 16, k 8i to 8i + 7), b (the same k, column l % 16), d[e] (row 8i + e, column l % 16)
+ *       a (row l % 16, k 4i to 4i + 3 in a[0], a[1], 8 + 4i to 8 + 4i + 3 in a[2], a[3]), b (the same k, column l % 16),
+ *       d[e] (row 8i + e, column l % 16)
  */
 #ifndef EVO_BACKENDS_GPU_DEVICE_H
 #define EVO_BACKENDS_GPU_DEVICE_H

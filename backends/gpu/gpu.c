@@ -21,6 +21,7 @@ static const struct {
     size_t shared;  /* bytes of dynamic shared memory; SHARED_AS_LAUNCHED: gpu_launch_shared says */
     unsigned waves; /* of a block, where `threads` is 0 */
 } functions[GPU_FUNCTION_COUNT] = {
+#define OF_THREADS(unit, name) { unit, name, GPU_OPM_TENSOR_THREADS, SHARED_AS_LAUNCHED, 0 }
 #define OF_WAVES(unit, name) { unit, name, 0, SHARED_AS_LAUNCHED, GPU_BLOCK_WAVES }
     [GPU_PACK_MATRIX] = { "pack", "evo_pack_matrix", GPU_PACK_THREADS, 0, 0 },
     [GPU_PACK_VECTOR] = { "pack", "evo_pack_vector", GPU_PACK_THREADS, 0, 0 },
@@ -56,6 +57,28 @@ static const struct {
     [GPU_TRIMUL_FINISH_FP16_32] = OF_WAVES("trimul/tensor_finish", "evo_trimul_finish_fp16_32"),
     [GPU_TRIMUL_FINISH_TF32_64] = OF_WAVES("trimul/tensor_finish", "evo_trimul_finish_tf32_64"),
     [GPU_TRIMUL_FINISH_TF32_32] = OF_WAVES("trimul/tensor_finish", "evo_trimul_finish_tf32_32"),
+    [GPU_OPM_PACK_OUT] = { "opm/tensor_pack", "evo_opm_tensor_pack_out", GPU_PACK_THREADS, 0, 0 },
+    [GPU_OPM_PROJECT_BF16_64] = OF_WAVES("opm/tensor_project", "evo_opm_tensor_project_bf16_64"),
+    [GPU_OPM_PROJECT_BF16_256] = OF_WAVES("opm/tensor_project", "evo_opm_tensor_project_bf16_256"),
+    [GPU_OPM_PROJECT_BF16_384] = OF_WAVES("opm/tensor_project", "evo_opm_tensor_project_bf16_384"),
+    [GPU_OPM_PROJECT_FP16_64] = OF_WAVES("opm/tensor_project", "evo_opm_tensor_project_fp16_64"),
+    [GPU_OPM_PROJECT_FP16_256] = OF_WAVES("opm/tensor_project", "evo_opm_tensor_project_fp16_256"),
+    [GPU_OPM_PROJECT_FP16_384] = OF_WAVES("opm/tensor_project", "evo_opm_tensor_project_fp16_384"),
+    [GPU_OPM_PROJECT_TF32_64] = OF_WAVES("opm/tensor_project", "evo_opm_tensor_project_tf32_64"),
+    [GPU_OPM_PROJECT_TF32_256] = OF_WAVES("opm/tensor_project", "evo_opm_tensor_project_tf32_256"),
+    [GPU_OPM_PROJECT_TF32_384] = OF_WAVES("opm/tensor_project", "evo_opm_tensor_project_tf32_384"),
+    [GPU_OPM_OUTER_BF16] = OF_THREADS("opm/tensor_outer", "evo_opm_tensor_outer_bf16"),
+    [GPU_OPM_OUTER_FP16] = OF_THREADS("opm/tensor_outer", "evo_opm_tensor_outer_fp16"),
+    [GPU_OPM_OUTER_TF32] = OF_THREADS("opm/tensor_outer", "evo_opm_tensor_outer_tf32"),
+    [GPU_OPM_OUTER_SMALL_BF16] = OF_THREADS("opm/tensor_outer", "evo_opm_tensor_outer_small_bf16"),
+    [GPU_OPM_OUTER_SMALL_FP16] = OF_THREADS("opm/tensor_outer", "evo_opm_tensor_outer_small_fp16"),
+    [GPU_OPM_OUTER_SMALL_TF32] = OF_THREADS("opm/tensor_outer", "evo_opm_tensor_outer_small_tf32"),
+    [GPU_OPM_WEIGH_BF16] = OF_WAVES("opm/tensor_weight_first", "evo_opm_tensor_weigh_bf16"),
+    [GPU_OPM_WEIGH_FP16] = OF_WAVES("opm/tensor_weight_first", "evo_opm_tensor_weigh_fp16"),
+    [GPU_OPM_WEIGH_TF32] = OF_WAVES("opm/tensor_weight_first", "evo_opm_tensor_weigh_tf32"),
+    [GPU_OPM_COMBINE_BF16] = OF_WAVES("opm/tensor_weight_first", "evo_opm_tensor_combine_bf16"),
+    [GPU_OPM_COMBINE_FP16] = OF_WAVES("opm/tensor_weight_first", "evo_opm_tensor_combine_fp16"),
+    [GPU_OPM_COMBINE_TF32] = OF_WAVES("opm/tensor_weight_first", "evo_opm_tensor_combine_tf32"),
 #undef OF_WAVES
     [GPU_HOPPER_PACK_BF16] = { "hopper/trimul_pack", "evo_hopper_pack_BF16", GPU_PACK_THREADS, 0, 0 },
     [GPU_HOPPER_PACK_FP16] = { "hopper/trimul_pack", "evo_hopper_pack_FP16", GPU_PACK_THREADS, 0, 0 },
@@ -83,6 +106,7 @@ static const struct {
                                                      GPU_HOPPER_SHARED, 0 },
                 GPU_HOPPER_FEW(INSTANCE)
 #undef INSTANCE
+#undef OF_THREADS
 };
 
 /* What a launch may use without asking first. */
@@ -260,7 +284,7 @@ void gpu_close(evo_device *base) {
 }
 
 const evo_kernel *const *gpu_kernels(evo_op op, int *count) {
-    static const evo_kernel *const opm[] = { &gpu_opm_portable };
+    static const evo_kernel *const opm[] = { &gpu_opm_tensor, &gpu_opm_portable };
     static const evo_kernel *const trimul[] = { &gpu_trimul_hopper, &gpu_trimul_tensor, &gpu_trimul_portable };
     *count = op == EVO_OP_OPM ? sizeof opm / sizeof *opm : sizeof trimul / sizeof *trimul;
     return op == EVO_OP_OPM ? opm : trimul;

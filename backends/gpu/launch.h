@@ -40,6 +40,28 @@ typedef enum gpu_function {
     GPU_TRIMUL_FINISH_FP16_32,
     GPU_TRIMUL_FINISH_TF32_64,
     GPU_TRIMUL_FINISH_TF32_32,
+    GPU_OPM_PACK_OUT,
+    GPU_OPM_PROJECT_BF16_64,
+    GPU_OPM_PROJECT_BF16_256,
+    GPU_OPM_PROJECT_BF16_384,
+    GPU_OPM_PROJECT_FP16_64,
+    GPU_OPM_PROJECT_FP16_256,
+    GPU_OPM_PROJECT_FP16_384,
+    GPU_OPM_PROJECT_TF32_64,
+    GPU_OPM_PROJECT_TF32_256,
+    GPU_OPM_PROJECT_TF32_384,
+    GPU_OPM_OUTER_BF16,
+    GPU_OPM_OUTER_FP16,
+    GPU_OPM_OUTER_TF32,
+    GPU_OPM_OUTER_SMALL_BF16,
+    GPU_OPM_OUTER_SMALL_FP16,
+    GPU_OPM_OUTER_SMALL_TF32,
+    GPU_OPM_WEIGH_BF16,
+    GPU_OPM_WEIGH_FP16,
+    GPU_OPM_WEIGH_TF32,
+    GPU_OPM_COMBINE_BF16,
+    GPU_OPM_COMBINE_FP16,
+    GPU_OPM_COMBINE_TF32,
     GPU_HOPPER_PACK_BF16,
     GPU_HOPPER_PACK_FP16,
     GPU_HOPPER_PACK_SIDES,
@@ -144,6 +166,7 @@ static inline float *gpu_take(uintptr_t *next, int64_t bytes) {
     return taken;
 }
 
+extern const evo_kernel gpu_opm_tensor;
 extern const evo_kernel gpu_opm_portable;
 extern const evo_kernel gpu_trimul_hopper;
 extern const evo_kernel gpu_trimul_tensor;

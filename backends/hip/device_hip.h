@@ -9,6 +9,7 @@
 #define EVO_DEVICE static __attribute__((device, always_inline)) inline
 #define EVO_METHOD __attribute__((device, always_inline)) inline
 #define EVO_UNROLL _Pragma("unroll")
+#define EVO_NO_UNROLL _Pragma("nounroll")
 #define EVO_SHARED(type, name, count) static __attribute__((shared, aligned(16))) type name[count]
 #define EVO_DYNAMIC_SHARED(name) extern __attribute__((shared, aligned(16))) unsigned char name[]
 

@@ -10,6 +10,12 @@
 /* A case from a text, fitted to the device (test_fit), the test failing if it is none; case_destroy it. */
 struct evo_case judge_parse(evo_context *context, const char *text, uint64_t seed);
 
+/*
+ * False if EVO_KERNEL names a kernel that refuses the case for a reason that judge.c expects of it; the case is then skipped,
+ * and counted in a line at the end. The functions below that take a text ask it.
+ */
+int judge_takes(evo_context *context, const struct evo_case *c);
+
 /* The device's output of a case (free() it), the test failing if there is none. `outcome` may be NULL. */
 double *judge_run(evo_context *context, const struct evo_case *c, struct case_outcome *outcome);
 

@@ -42,6 +42,45 @@ static void test_sizes(void **state) {
     judge_texts(judge_context, texts, COUNT(texts), test_seed(11));
 }
 
+/*
+ * What matrix units divide otherwise: blocks of 64 x 4 pairs, 128 channels of z and 32 of c_b, steps of 64 and chunks of 64 to
+ * 512 sequences, both orders, blocks of 64 channels c_m. Each in the three modes of matrix units.
+ */
+static void test_coarse_modes(void **state) {
+    static const char *const sizes[] = {
+        "n=65,s=9,c_m=8,c=4,c_z=6",
+        "n=5,s=65,c_m=16,c=8,c_z=16,mask=fractional",
+        "n=3,s=300,c_m=8,c=8,c_z=8",
+        "n=2,s=520,c_m=8,c=4,c_z=4,mask=row",
+        "n=3,s=40,c_m=64,c=32,c_z=128",
+        "n=3,s=70,c_m=24,c=40,c_z=136,mask=none",
+        "n=2,s=33,c_m=8,c=128,c_z=16",
+        "n=2,s=3,c_m=384,c=16,c_z=24",
+        "n=2,s=9,c_m=321,c=8,c_z=384",
+        "b=3,n=7,s=6,c_m=64,c=32,c_z=64,residual=1",
+        "b=2,n=66,s=2,c_m=8,c=5,c_z=7",
+        "n=9,s=12,c_m=65,c=16,c_z=20,mask=large",
+        "n=6,s=40,c=7,divide=before,count_min=0,count_eps=0,mask=column",
+    };
+    static const char *const modes[] = { "dtype=bf16", "dtype=fp16", "dtype=fp32,compute=tf32",
+                                         "dtype=fp32,compute=bf16", "dtype=fp32,compute=fp16" };
+    uint64_t seed = test_seed(18);
+    (void)state;
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        for (size_t m = 0; m < (i % 3 ? 3 : COUNT(modes)); m++) {
+            char text[CASE_NAME_SIZE];
+            snprintf(text, sizeof text, "opm(%s,%s)", sizes[i], modes[m]);
+            judge_text(judge_context, text, seed + i);
+        }
+}
+
+/* A count of 16-bit numbers would stop at 256; sums of 16-bit numbers would stop sooner. */
+static void test_long_counts(void **state) {
+    (void)state;
+    judge_text(judge_context, "opm(n=2,s=700,c_m=8,c=2,c_z=3,mask=random,dtype=bf16)", test_seed(19));
+    judge_text(judge_context, "opm(n=2,s=700,c_m=8,c=2,c_z=3,mask=fractional,dtype=fp16)", 20);
+}
+
 static void test_variants(void **state) {
     uint64_t seed = test_seed(12);
     (void)state;
@@ -234,21 +273,31 @@ static void test_limits(void **state) {
     judge_limits(judge_context, "opm(b=1,n=8,s=3,dtype=bf16,variant=helixfold,layout=slice)");
     judge_limits(judge_context, "opm(b=2,n=9,s=5,residual=1,alias=residual,dtype=fp64)");
     judge_limits(judge_context, "opm(n=1,s=1,dtype=fp64)");
+    judge_limits(judge_context, "opm(b=2,n=9,s=20,c=9,dtype=bf16)");
+    judge_limits(judge_context, "opm(b=2,n=9,s=3,c=9,c_z=40,dtype=fp16,variant=alphafold2)");
 }
 
 static void test_graphs(void **state) {
     (void)state;
     judge_graph(judge_context, "opm(b=2,n=9,s=5,residual=1,dtype=fp64)");
     judge_graph(judge_context, "opm(n=5,s=3,dtype=bf16,variant=alphafold2)");
+    judge_graph(judge_context, "opm(n=5,s=40,dtype=fp16)");
+}
+
+/* A case with a kernel by name, in a mode that it has. */
+static struct evo_case order_case(const char *text, const char *kernel) {
+    struct evo_case c = judge_parse(judge_context, text, test_seed(21));
+    struct case_common common = c.op->common(&c.desc);
+    *common.kernel = kernel;
+    if (strncmp(kernel, "tensor", strlen("tensor")) == 0) *common.compute = EVO_COMPUTE_BF16;
+    return c;
 }
 
 /* The case by this kernel is right, and it was this kernel; or it is refused, where `refused`. */
 static void judge_order(const char *text, const char *kernel, size_t limit, bool refused) {
-    struct evo_case c = judge_parse(judge_context, text, test_seed(18));
+    struct evo_case c = order_case(text, kernel);
     struct case_outcome outcome;
-    struct case_common common = c.op->common(&c.desc);
-    *common.kernel = kernel;
-    *common.workspace_limit = limit;
+    *c.op->common(&c.desc).workspace_limit = limit;
     if (refused) {
         assert_false(case_run(judge_context, &c, NULL, &outcome));
         assert_int_equal(outcome.result, CASE_REFUSED);
@@ -263,9 +312,8 @@ static void judge_order(const char *text, const char *kernel, size_t limit, bool
 }
 
 static size_t workspace_of(const char *text, const char *kernel) {
-    struct evo_case c = judge_parse(judge_context, text, 1);
+    struct evo_case c = order_case(text, kernel);
     struct case_outcome outcome;
-    *c.op->common(&c.desc).kernel = kernel;
     free(judge_run(judge_context, &c, &outcome));
     case_destroy(&c);
     return outcome.workspace_size;
@@ -287,9 +335,8 @@ static void test_orders(void **state) {
         /* A limit shrinks tiles, never changes the order. */
         const char *large = "opm(b=1,n=70,s=20,c=8,c_z=8)";
         for (size_t bytes = workspace_of(large, name); bytes > 0; bytes = bytes / 4 * 3) {
-            struct evo_case c = judge_parse(judge_context, large, 1);
+            struct evo_case c = order_case(large, name);
             struct case_outcome outcome;
-            *c.op->common(&c.desc).kernel = name;
             *c.op->common(&c.desc).workspace_limit = bytes;
             bool done = case_run(judge_context, &c, NULL, &outcome);
             case_destroy(&c);
@@ -309,7 +356,8 @@ int main(void) {
         cmocka_unit_test(test_inputs),  cmocka_unit_test(test_special_values), cmocka_unit_test(test_layouts),
         cmocka_unit_test(test_types),   cmocka_unit_test(test_random),         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_repeats), cmocka_unit_test(test_threads),        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_graphs),  cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_graphs),  cmocka_unit_test(test_coarse_modes),   cmocka_unit_test(test_long_counts),
+        cmocka_unit_test(test_orders),
     };
     if (test_device_missing()) return TEST_SKIPPED;
     return cmocka_run_group_tests_name("opm", tests, judge_setup, judge_teardown);

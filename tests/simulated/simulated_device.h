@@ -23,6 +23,7 @@
 #define EVO_DEVICE static inline
 #define EVO_METHOD inline
 #define EVO_UNROLL
+#define EVO_NO_UNROLL
 #define EVO_SHARED(type, name, count)                                                                                 \
     static char name##_identity;                                                                                      \
     type(&name)[count] =                                                                                              \

@@ -9,10 +9,12 @@
  *   tile_row(e), tile_column(e)    where element e of this lane's sums stands; own_row(e), own_column(e): the same as a
  *                                  number from 0 on among the OWN_ROWS rows and OWN_COLUMNS columns of this lane
  *   as_operand<T>(sums)            sums, rounded to 16 bits, as an operand with X's rows and with K = Y's rows
+ *   as_operands(sums, two)         the same in tf32, where sums are two operands; K is Y's rows in the order of tf32_column
  *
  * T is bfloat_t, half_t or tf32_t. Rows are read 16 bytes a lane, eight rows at a time: a pitch that is an odd multiple of 16
  * bytes has no bank conflicts. On AMD's units the product is computed transposed, so that a lane owns a row of sums, as it
- * owns a row of an operand.
+ * owns a row of an operand. On gfx12 a lane loads the 8 numbers beside each other that its sums would be, not the two quads that
+ * the unit names: K then comes in another order, alike in both operands.
  */
 #ifndef EVO_BACKENDS_GPU_KERNELS_MATRIX_H
 #define EVO_BACKENDS_GPU_KERNELS_MATRIX_H
@@ -259,5 +261,36 @@ template <class T> EVO_DEVICE operand<T> as_operand(const sums &s) {
 #endif
     return x;
 }
+
+template <class T> static constexpr int TILE_PARTS = TILE_SIDE / TILE_K<T>; /* operands that a tile of sums makes */
+
+template <class T> EVO_DEVICE void as_operands(const sums &s, operand<T> (&x)[1]) {
+    x[0] = as_operand<T>(s);
+}
+
+#if defined(EVO_MATRIX_TF32)
+/* A lane's sums are the numbers that an operand's lane holds, if K is taken in the order of tf32_column. */
+EVO_DEVICE void as_operands(const sums &s, operand<tf32_t> (&x)[2]) {
+    EVO_UNROLL
+    for (int part = 0; part < 2; part++) EVO_UNROLL
+    for (int r = 0; r < OPERAND_REGISTERS; r++) {
+#if defined(EVO_MATRIX_MMA)
+        const int e = 4 * part + r % 2 * 2 + r / 2; /* registers: row g, row g + 8, then the same for the other k */
+#else
+        const int e = OPERAND_REGISTERS * part + r;
+#endif
+        x[part].r[r] = float_bits(round_tf32(s.v[e]));
+    }
+}
+
+/* Which column of the sums stands at position k, 0 to 15, of the two operands. */
+EVO_DEVICE int tf32_column(int k) {
+#if defined(EVO_MATRIX_MMA)
+    return k / 8 * 8 + k % 4 * 2 + k / 4 % 2;
+#else
+    return k % 8 / 2 * 4 + k / 8 * 2 + k % 2;
+#endif
+}
+#endif
 
 #endif

@@ -120,6 +120,7 @@ EVO_DEVICE void multiply_stage(const unsigned char *x, int x_pitch, const unsign
             const operand<T> left = load_from<T>(x + r * TILE_SIDE * x_pitch + k);
             EVO_UNROLL
             for (int c = 0; c < ACROSS; c++) multiply(sum[r][c], left, right[c]);
+            if constexpr (OPERAND_REGISTERS == 8) schedule_barrier(); /* gfx11: the next left operand would spill */
         }
         schedule_barrier();
     }

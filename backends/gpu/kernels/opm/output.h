@@ -24,6 +24,16 @@ EVO_DEVICE float normaliser(const gpu_opm_output &o, float count) {
     return n < o.count_min ? o.count_min : n;
 }
 
+/* Adds the residual, if there is one, to channels q ... q + 3 of pair (i, j). */
+EVO_DEVICE void add_residual(const gpu_opm_output &o, int64_t batch, int64_t i, int64_t j, int q, float (&y)[4]) {
+    if (o.residual.dtype == GPU_NONE) return;
+    const int64_t *strides = o.residual.strides;
+    float x[4];
+    load_four(o.residual, batch * strides[0] + i * strides[1] + j * strides[2] + q * strides[3], o.c_z - q, x);
+    EVO_UNROLL
+    for (int e = 0; e < 4; e++) y[e] += x[e];
+}
+
 /* Writes channels q ... q + 3 of pair (i, j) from their sums. */
 EVO_DEVICE void write_pair(const gpu_opm_output &o, int64_t i, int64_t j, int q, float n, const float (&sum)[4]) {
     const int64_t batch = o.batch_begin + block_z();
@@ -33,13 +43,7 @@ EVO_DEVICE void write_pair(const gpu_opm_output &o, int64_t i, int64_t j, int q,
         const float bias = o.bias[q + e];
         y[e] = o.divide_after ? (sum[e] + bias) / n : sum[e] / n + bias;
     }
-    if (o.residual.dtype != GPU_NONE) {
-        const int64_t *strides = o.residual.strides;
-        float x[4];
-        load_four(o.residual, batch * strides[0] + i * strides[1] + j * strides[2] + q * strides[3], o.c_z - q, x);
-        EVO_UNROLL
-        for (int e = 0; e < 4; e++) y[e] += x[e];
-    }
+    add_residual(o, batch, i, j, q, y);
     const int64_t *strides = o.out.strides;
     store_four(o.out, batch * strides[0] + i * strides[1] + j * strides[2] + q * strides[3], o.c_z - q, y);
 }

@@ -68,4 +68,120 @@ typedef struct gpu_opm_combine_params {
     int32_t z_pitch, rows4;
 } gpu_opm_combine_params;
 
+/* --- Tier `tensor` --- */
+
+enum {
+    GPU_OPM_TENSOR_ROWS = 64, /* a block of the outer kernels takes 64 x 4 pairs (i, j) */
+    GPU_OPM_TENSOR_COLS = 4,
+    GPU_OPM_TENSOR_HIDDEN = 32,   /* c_b at a time */
+    GPU_OPM_TENSOR_COLUMNS = 128, /* channels of the output a block */
+    GPU_OPM_TENSOR_THREADS = 256,
+    GPU_OPM_TENSOR_POSITIONS =
+        64,                    /* of a block of the project kernel (half as many in tf32); and its channels at a time */
+    GPU_OPM_TENSOR_STEP = 128, /* bytes of S a stage */
+    GPU_OPM_TENSOR_PAD = 16,   /* bytes between rows in shared memory, against bank conflicts */
+    GPU_OPM_TENSOR_BAND = 8,   /* blocks of rows that run side by side */
+    GPU_OPM_SMALL_STAGES = 2,  /* and 1 c_a at a time */
+    GPU_OPM_LARGE_SIDES = 2,   /* c_a at a time, and stages, where shared memory has room */
+    GPU_OPM_LARGE_STAGES = 3,
+    GPU_OPM_WEIGH_ROWS = 128, /* (q, c_b) and positions of a block of the weigh kernel */
+    GPU_OPM_WEIGH_COLS = 64,
+    GPU_OPM_COMBINE_ROWS = 64, /* j and channels of a block of the combine kernel */
+    GPU_OPM_COMBINE_COLS = 128,
+    /* fp16: the weights' scales keep |a| and |b| below 2^15; 2^-12 of that is stored, so that masks of some thousand fit. */
+    GPU_OPM_TENSOR_SHIFT = 12,
+    GPU_OPM_TENSOR_HALF = 15 - GPU_OPM_TENSOR_SHIFT
+};
+
+/*
+ * Dynamic shared memory of the outer kernels, in bytes: what is fixed for a form (c_a at a time, stages, slices of W_o, bytes
+ * of a number), and with `chunk` bytes of each row of b's tile.
+ */
+#define GPU_OPM_TENSOR_FIXED(sides, stages, slices, bytes)                                                            \
+    (2 * GPU_OPM_TENSOR_ROWS * GPU_OPM_TENSOR_COLS * 4 +                                                              \
+     (slices) * (sides) * GPU_OPM_TENSOR_COLUMNS * (GPU_OPM_TENSOR_HIDDEN * (bytes) + GPU_OPM_TENSOR_PAD) +           \
+     (stages) * (sides) * GPU_OPM_TENSOR_ROWS * (GPU_OPM_TENSOR_STEP + GPU_OPM_TENSOR_PAD))
+#define GPU_OPM_TENSOR_TILE(chunk) (GPU_OPM_TENSOR_COLS * GPU_OPM_TENSOR_HIDDEN * ((chunk) + GPU_OPM_TENSOR_PAD))
+
+/* Of the kernels whose blocks have GPU_BLOCK_WAVES waves: a block's positions with a row of `row` bytes each; two stages. */
+#define GPU_OPM_TENSOR_PROJECT_SHARED(positions, row, bytes)                                                          \
+    (2 * GPU_OPM_TENSOR_POSITIONS * 4 + (positions) * ((row) + 16) + GPU_OPM_TENSOR_RING(positions, bytes))
+#define GPU_OPM_TENSOR_RING(positions, bytes)                                                                         \
+    (64 * ((positions) * (bytes) + 16) > 2 * 64 * GPU_STAGE_PITCH ? 64 * ((positions) * (bytes) + 16)                 \
+                                                                  : 2 * 64 * GPU_STAGE_PITCH)
+#define GPU_OPM_WEIGH_SHARED (2 * (GPU_OPM_WEIGH_ROWS + GPU_OPM_WEIGH_COLS) * GPU_STAGE_PITCH)
+#define GPU_OPM_COMBINE_SHARED (1024 + 2 * (GPU_OPM_COMBINE_ROWS + GPU_OPM_COMBINE_COLS) * GPU_STAGE_PITCH)
+
+/*
+ * evo_opm_tensor_project: a and b in 16 bits or tf32. Position m is (i, s), s padded to s_pad: m = i * s_pad + s. Element
+ * (channel, i, s) of a side goes to target[side] + channel * channel_stride + i * row_stride + s * s_stride; s_stride is 1
+ * unless channel_stride is. Rows of `weight` are a's channels, then b's, rounded up to 64 together.
+ */
+typedef struct gpu_opm_tensor_project_params {
+    gpu_tensor source, mask; /* [B, S, N, c_m], [B, S, N] */
+    const float *norm;       /* [depth][2] */
+    const void *weight;      /* [rows][depth] of T */
+    const float *table;      /* [rows][4]: factor, bias: factor * sum + bias */
+    void *target[2];
+    int64_t target_batch[2], channel_stride[2], row_stride[2], s_stride[2]; /* in elements */
+    int64_t positions, batch_begin, inner_begin;
+    int32_t s, s_pad, c, c_m;
+    int32_t depth;                       /* c_m rounded up, so that a row is a multiple of GPU_CHUNK_BYTES */
+    int32_t first_channel, last_channel; /* of the 2 c */
+    int32_t pad;                         /* zeros behind a's channels of a position, where they lie side by side */
+    int32_t mask_b;
+    float eps, store; /* store: what a and b are multiplied by at last, a power of two */
+} gpu_opm_tensor_project_params;
+
+/*
+ * evo_opm_tensor_outer: outer first. a [c][rows][s_pad] and b [c][cols][s_pad] of T, with zeros past S; weight
+ * [blocks of 32 c_b][c_a][z_rows][32] of T.
+ */
+typedef struct gpu_opm_tensor_outer_params {
+    gpu_opm_output output;
+    const void *a, *b, *weight;
+    const float *z_scale;                           /* [z_rows]: what sums are multiplied by */
+    int64_t a_batch, b_batch, a_channel, b_channel; /* in elements */
+    int64_t row_begin, col_begin;
+    int32_t row_count, col_count, c, s_pad;
+    int32_t chunk;         /* numbers of S that b's tile holds at once, a multiple of a step */
+    int32_t z_rows;        /* c_z rounded up to 16 */
+    int32_t mask_b;        /* 1: b carries the mask too */
+    int32_t mask_exponent; /* fp16: a and b are 2^-mask_exponent times what the weights' scales say, for each side */
+} gpu_opm_tensor_outer_params;
+
+/*
+ * evo_opm_tensor_weigh: u[i][q * c + c_b][s] = sum over c_a of weight[q * c + c_b][c_a] * a[i * s_pad + s][c_a], both with
+ * c_pad numbers a row, zeros past c. Positions from i = 0 on: `a` points at the block's first row. Grid z is the batch entry.
+ */
+typedef struct gpu_opm_tensor_weigh_params {
+    const void *a, *weight;
+    void *u;
+    int64_t a_batch, u_batch; /* in elements */
+    int32_t rows, positions;  /* z_rows * c; u's rows i * s_pad */
+    int32_t s_pad, c_pad, unused[2];
+} gpu_opm_tensor_weigh_params;
+
+/* evo_opm_tensor_combine: out[i][j] from u[i][q][depth] and b[j][depth], depth = c * s_pad. Grid: (j, q) blocks, i, batch. */
+typedef struct gpu_opm_tensor_combine_params {
+    gpu_opm_output output;
+    const void *b, *u;
+    const float *z_scale;
+    int64_t b_batch, u_batch; /* in elements */
+    int64_t row_begin, col_begin;
+    int32_t row_count, col_count, depth, z_rows;
+    float scale; /* what sums are multiplied by beside z_scale */
+    int32_t unused;
+} gpu_opm_tensor_combine_params;
+
+/* evo_opm_tensor_pack_out: W_o for both orders, each of its rows a block's. `scales` are those of a's and b's channels. */
+typedef struct gpu_opm_tensor_pack_params {
+    gpu_weight source;                    /* [c_z, c * c] */
+    const float *scales;                  /* [2 c], in fp16 only */
+    void *outer, *weigh;                  /* [blocks of 32 c_b][c_a][z_rows][32], [z_rows * c][c_pad] */
+    float *z_scale;                       /* [z_rows] */
+    int32_t c, c_pad, c_z, z_rows, dtype; /* dtype: GPU_FP32 for tf32 */
+    float rest;                           /* fp16: what z_scale gets beside the row's own scale */
+} gpu_opm_tensor_pack_params;
+
 #endif

@@ -83,7 +83,8 @@ template <class T, int WIDTH> struct channel_rows {
         EVO_UNROLL
         for (int first = 0; first < TILE_SIDE; first += AT_ONCE) {
             const int row = first + lane_number() / SEGMENTS;
-            if (row >= channels || position < 0) continue;
+            if (row >= TILE_SIDE || row >= channels || position < 0)
+                continue; /* a wave of 64 may have more lanes than segments */
             float4_t v = *reinterpret_cast<const float4_t *>(shared + row * PITCH + lane_number() % SEGMENTS * 16);
             if (count < SEGMENT) v = keep_first(v);
             *reinterpret_cast<float4_t *>(static_cast<unsigned char *>(target) +

@@ -1,0 +1,576 @@
+/*
+ * opm_tensor.c: tier `tensor` of the outer product mean, on matrix units: which order and tiles, the buffers, and the
+ * launches of each stage.
+ */
+#include <math.h>
+
+#include "backends/gpu/kernels/opm/params.h"
+#include "backends/gpu/launch.h"
+
+/* form->order */
+enum {
+    OUTER_FIRST,
+    WEIGHT_FIRST /* u = W_o a first */
+};
+
+/* form->tuning */
+enum {
+    U_ROWS,  /* rows i whose u is held at a time */
+    U_BATCH, /* and batch entries */
+    LARGE,   /* outer first: 1: the form for much shared memory */
+    CHUNK    /* and numbers of S that b's tile holds */
+};
+
+enum {
+    BATCH_BYTES = 64 << 20, /* batch entries go together while a and b take no more than this */
+    U_BYTES = 32 << 20,
+    LEAST_ROWS = 16, /* of a tile: fewer would save little, as a block takes 64 x 4 pairs */
+    LEAST_COLS = GPU_OPM_TENSOR_COLS,
+    MOST_HIDDEN = 128,  /* c */
+    MOST_CHANNELS = 384 /* c_m */
+};
+
+/* --- Numbers of products --- */
+
+typedef struct number_type {
+    evo_compute compute;
+    int32_t dtype; /* of operands; GPU_FP32 for tf32 */
+    int64_t bytes;
+    gpu_function project[3]; /* for 64, 256, 384 channels c_m */
+    gpu_function outer[2];   /* the small form, the large one */
+    int slices[2];           /* of W_o, that a block of each holds */
+    gpu_function weigh, combine;
+} number_type;
+
+static const number_type number_types[] = {
+    { EVO_COMPUTE_BF16,
+      GPU_BF16,
+      2,
+      { GPU_OPM_PROJECT_BF16_64, GPU_OPM_PROJECT_BF16_256, GPU_OPM_PROJECT_BF16_384 },
+      { GPU_OPM_OUTER_SMALL_BF16, GPU_OPM_OUTER_BF16 },
+      { 2, 2 },
+      GPU_OPM_WEIGH_BF16,
+      GPU_OPM_COMBINE_BF16 },
+    { EVO_COMPUTE_FP16,
+      GPU_FP16,
+      2,
+      { GPU_OPM_PROJECT_FP16_64, GPU_OPM_PROJECT_FP16_256, GPU_OPM_PROJECT_FP16_384 },
+      { GPU_OPM_OUTER_SMALL_FP16, GPU_OPM_OUTER_FP16 },
+      { 2, 2 },
+      GPU_OPM_WEIGH_FP16,
+      GPU_OPM_COMBINE_FP16 },
+    { EVO_COMPUTE_TF32,
+      GPU_FP32,
+      4,
+      { GPU_OPM_PROJECT_TF32_64, GPU_OPM_PROJECT_TF32_256, GPU_OPM_PROJECT_TF32_384 },
+      { GPU_OPM_OUTER_SMALL_TF32, GPU_OPM_OUTER_TF32 },
+      { 1, 2 },
+      GPU_OPM_WEIGH_TF32,
+      GPU_OPM_COMBINE_TF32 },
+};
+
+/* NULL: not a mode of this tier. */
+static const number_type *type_of(const evo_opm_desc *d) {
+    for (size_t t = 0; t < sizeof number_types / sizeof *number_types; t++)
+        if (number_types[t].compute == d->compute) return &number_types[t];
+    return NULL;
+}
+
+/* Numbers in 16 bytes, to which rows of a and b are rounded. */
+static int64_t each(const evo_opm_desc *d) {
+    return 16 / type_of(d)->bytes;
+}
+
+static int64_t s_pad(const evo_opm_desc *d) {
+    return gpu_round(d->s, each(d));
+}
+
+static int64_t c_pad(const evo_opm_desc *d) {
+    return gpu_round(d->c, each(d));
+}
+
+static int64_t z_rows(const evo_opm_desc *d) {
+    return gpu_round(d->c_z, 16);
+}
+
+static int64_t depth(const evo_opm_desc *d) {
+    return gpu_round(d->c_m, GPU_CHUNK_BYTES / type_of(d)->bytes);
+}
+
+static int64_t hidden(const evo_opm_desc *d) {
+    return gpu_round(d->c, GPU_OPM_TENSOR_HIDDEN);
+}
+
+static int64_t project_rows(const evo_opm_desc *d) {
+    return gpu_round(2 * d->c, 64);
+}
+
+/* gpu_bytes counts floats; a size that cannot be counted is -1. */
+static int64_t operand_bytes(const evo_opm_desc *d, int64_t a, int64_t b, int64_t c, int64_t e) {
+    int64_t bytes = evo_product(a, b, c, e);
+    if (bytes < 0 || !evo_mul(bytes, type_of(d)->bytes, &bytes) || !evo_add(bytes, GPU_ALIGN - 1, &bytes)) return -1;
+    return bytes / GPU_ALIGN * GPU_ALIGN;
+}
+
+/* --- The pack --- */
+
+typedef struct weights {
+    float *norm;           /* [depth][2] */
+    float *table;          /* [project_rows][4] */
+    float *scales;         /* [project_rows] */
+    void *project;         /* [project_rows][depth] */
+    void *outer;           /* [blocks of 32 c_b][c_a][z_rows][32] */
+    void *weigh;           /* [z_rows * c][c_pad] */
+    float *bias, *z_scale; /* [z_rows] */
+} weights;
+
+/* Maps the pack; returns its bytes. */
+static int64_t map_weights(const evo_opm_desc *d, void *pack, weights *w) {
+    uintptr_t next = (uintptr_t)pack;
+    w->norm = gpu_take(&next, gpu_bytes(depth(d), 2, 1, 1));
+    w->table = gpu_take(&next, gpu_bytes(project_rows(d), 4, 1, 1));
+    w->scales = gpu_take(&next, gpu_bytes(project_rows(d), 1, 1, 1));
+    w->project = gpu_take(&next, operand_bytes(d, project_rows(d), depth(d), 1, 1));
+    w->outer = gpu_take(&next, operand_bytes(d, hidden(d), d->c, z_rows(d), 1));
+    w->weigh = gpu_take(&next, operand_bytes(d, z_rows(d), d->c, c_pad(d), 1));
+    w->bias = gpu_take(&next, gpu_bytes(z_rows(d), 1, 1, 1));
+    w->z_scale = gpu_take(&next, gpu_bytes(z_rows(d), 1, 1, 1));
+    return (int64_t)(next - (uintptr_t)pack);
+}
+
+/* Rows of one side from row `first` on, and zeros up to `last`. */
+static evo_status pack_side(const evo_call *call, const weights *to, const evo_weight *weight, const evo_weight *bias,
+                            int64_t first, int64_t last) {
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    const number_type *type = type_of(d);
+    const gpu_pack_rows_params params = {
+        .source = gpu_weight_of(weight),
+        .bias = gpu_weight_of(bias),
+        .norm_weight = gpu_weight_of(&call->args.opm_weights.norm_weight),
+        .norm_bias = gpu_weight_of(&call->args.opm_weights.norm_bias),
+        .target = (unsigned char *)to->project + first * depth(d) * type->bytes,
+        .table = to->table + 4 * first,
+        .store_scale = to->scales + first,
+        .ins = d->c_m,
+        .depth = depth(d),
+        .outs = (int32_t)d->c,
+        .tile_rows = 16,
+        .dtype = type->dtype,
+        .normed = 1,
+    };
+    return gpu_launch(call, GPU_TENSOR_PACK_ROWS, last - first, 1, 1, &params, sizeof params);
+}
+
+static evo_status pack_out(const evo_call *call, const weights *to) {
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    const evo_opm_weights *from = &call->args.opm_weights;
+    const gpu_opm_tensor_pack_params params = {
+        .source = gpu_weight_of(&from->out_weight),
+        .scales = to->scales,
+        .outer = to->outer,
+        .weigh = to->weigh,
+        .z_scale = to->z_scale,
+        .c = (int32_t)d->c,
+        .c_pad = (int32_t)c_pad(d),
+        .c_z = (int32_t)d->c_z,
+        .z_rows = (int32_t)z_rows(d),
+        .dtype = type_of(d)->dtype,
+        .rest = ldexpf(1.0f, 2 * GPU_OPM_TENSOR_SHIFT),
+    };
+    const gpu_pack_vector_params bias = {
+        gpu_weight_of(&from->out_bias), to->bias, (int32_t)d->c_z, (int32_t)z_rows(d), 0.0f, 0
+    };
+    const evo_status status = gpu_launch(call, GPU_OPM_PACK_OUT, z_rows(d), 1, 1, &params, sizeof params);
+    if (status != EVO_OK) return status;
+    return gpu_launch(call, GPU_PACK_VECTOR, gpu_blocks(z_rows(d), GPU_PACK_THREADS), 1, 1, &bias, sizeof bias);
+}
+
+static evo_status pack(const evo_call *call, const evo_tile *tile) {
+    (void)tile;
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    const evo_opm_weights *from = &call->args.opm_weights;
+    weights to;
+    map_weights(d, call->pack, &to);
+    const gpu_pack_norm_params norm = {
+        .weight = gpu_weight_of(&from->norm_weight),
+        .bias = gpu_weight_of(&from->norm_bias),
+        .target = to.norm,
+        .count = (int32_t)d->c_m,
+        .width = (int32_t)depth(d),
+        .dtype = type_of(d)->dtype,
+        .stride = 2,
+    };
+    evo_status status =
+        gpu_launch(call, GPU_TENSOR_PACK_NORM, gpu_blocks(depth(d), GPU_PACK_THREADS), 1, 1, &norm, sizeof norm);
+    if (status == EVO_OK) status = pack_side(call, &to, &from->a_weight, &from->a_bias, 0, d->c);
+    if (status == EVO_OK) status = pack_side(call, &to, &from->b_weight, &from->b_bias, d->c, project_rows(d));
+    return status == EVO_OK ? pack_out(call, &to) : status;
+}
+
+/* --- The form --- */
+
+/* Workspace: a and b of the schedule's batch entries, then u. */
+typedef struct buffers {
+    unsigned char *a, *b, *u;
+    int64_t a_batch, b_batch; /* numbers of one batch entry */
+} buffers;
+
+static int64_t a_width(const evo_opm_desc *d, const evo_form *form) {
+    return form->order == WEIGHT_FIRST ? c_pad(d) : d->c;
+}
+
+static int64_t form_bytes(const evo_opm_desc *d, const evo_form *form) {
+    const evo_schedule *step = &form->schedule;
+    const int64_t sides = gpu_sum(operand_bytes(d, step->batch, s_pad(d), step->rows, a_width(d, form)),
+                                  operand_bytes(d, step->batch, s_pad(d), step->cols, d->c));
+    if (form->order == OUTER_FIRST) return sides;
+    const int64_t row = evo_product(z_rows(d), d->c, s_pad(d), 1);
+    return gpu_sum(sides, operand_bytes(d, row, form->tuning[U_ROWS], form->tuning[U_BATCH], 1));
+}
+
+static buffers map_buffers(const evo_call *call) {
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    const evo_schedule *step = &call->form->schedule;
+    uintptr_t next = (uintptr_t)call->workspace;
+    buffers to;
+    to.a_batch = s_pad(d) * step->rows * a_width(d, call->form);
+    to.b_batch = s_pad(d) * step->cols * d->c;
+    to.a = (unsigned char *)gpu_take(&next, operand_bytes(d, step->batch, to.a_batch, 1, 1));
+    to.b = (unsigned char *)gpu_take(&next, operand_bytes(d, step->batch, to.b_batch, 1, 1));
+    to.u = (unsigned char *)next;
+    return to;
+}
+
+static int64_t fixed_shared(const number_type *type, bool large) {
+    return large ? GPU_OPM_TENSOR_FIXED(GPU_OPM_LARGE_SIDES, GPU_OPM_LARGE_STAGES, type->slices[1], type->bytes)
+                 : GPU_OPM_TENSOR_FIXED(1, GPU_OPM_SMALL_STAGES, type->slices[0], type->bytes);
+}
+
+/* Bytes of S that a row of b's tile may have, a multiple of a step; 0 or less: not even one. */
+static int64_t chunk_bytes(const evo_device *device, const number_type *type, bool large) {
+    const int64_t room = (int64_t)gpu_device_properties(device)->shared_memory_size - fixed_shared(type, large);
+    const int64_t row = room / (GPU_OPM_TENSOR_COLS * GPU_OPM_TENSOR_HIDDEN) - GPU_OPM_TENSOR_PAD;
+    return row < 0 ? 0 : row / GPU_OPM_TENSOR_STEP * GPU_OPM_TENSOR_STEP;
+}
+
+/* The large form where its chunks are long enough that projecting o once a chunk is cheap: half a kilobyte. */
+static void choose_tile(const evo_device *device, const evo_opm_desc *d, evo_form *form) {
+    const number_type *type = type_of(d);
+    const int64_t wanted = gpu_round(s_pad(d) * type->bytes, GPU_OPM_TENSOR_STEP), least = 4 * GPU_OPM_TENSOR_STEP;
+    const int64_t large = gpu_device_properties(device)->has_async_copies ? chunk_bytes(device, type, true) : 0;
+    form->tuning[LARGE] = large >= (wanted < least ? wanted : least) && large > 0;
+    const int64_t most = form->tuning[LARGE] ? large : chunk_bytes(device, type, false);
+    const int64_t bytes = wanted == 0 ? GPU_OPM_TENSOR_STEP : wanted < most ? wanted : most;
+    form->tuning[CHUNK] = bytes / type->bytes;
+}
+
+/*
+ * The cost of both orders in multiply-adds of the whole device, with the padding of their tiles and blocks that leave units
+ * idle. u goes through memory and a launch has its own cost: on an H200 a number of u written and read takes about as long as
+ * 270 multiply-adds, a launch as 2e8.
+ */
+static const double number_cost = 270.0, launch_cost = 2e8;
+
+static double outer_first_cost(const evo_device *device, const evo_opm_desc *d, const evo_form *form) {
+    const double pairs = GPU_OPM_TENSOR_ROWS * GPU_OPM_TENSOR_COLS, s = (double)gpu_round(s_pad(d), 16);
+    const double blocks = (double)d->batch * (double)gpu_blocks(d->n, GPU_OPM_TENSOR_ROWS) *
+                          (double)gpu_blocks(d->n, GPU_OPM_TENSOR_COLS) *
+                          (double)gpu_blocks(d->c_z, GPU_OPM_TENSOR_COLUMNS);
+    const double units = (double)gpu_device_properties(device)->compute_units, rounds = ceil(blocks / units);
+    const double chunks = (double)gpu_blocks(s_pad(d), form->tuning[CHUNK]);
+    const double columns = d->c_z < GPU_OPM_TENSOR_COLUMNS ? (double)z_rows(d) : GPU_OPM_TENSOR_COLUMNS;
+    return rounds * units * pairs * (double)d->c * (double)hidden(d) * (s + columns * chunks) + 2 * launch_cost;
+}
+
+static double weight_first_cost(const evo_opm_desc *d, const evo_form *form) {
+    const double n = (double)d->n, s = (double)s_pad(d), c = (double)d->c, z = (double)z_rows(d);
+    const double u = n * s * c * z, weigh = u * (double)gpu_round(d->c, 32);
+    const double combine =
+        n * (double)gpu_round(d->n, GPU_OPM_COMBINE_ROWS) * (double)gpu_round(d->c_z, GPU_OPM_COMBINE_COLS) * c * s;
+    const double blocks =
+        (double)(gpu_blocks(d->n, form->tuning[U_ROWS]) * gpu_blocks(d->batch, form->tuning[U_BATCH]));
+    return (double)d->batch * (weigh + combine + u * number_cost) + (1.0 + 2.0 * blocks) * launch_cost;
+}
+
+static bool fits(const evo_opm_desc *d, const evo_form *form) {
+    const int64_t bytes = form_bytes(d, form);
+    return bytes >= 0 && (!d->workspace_limit || (uint64_t)bytes <= d->workspace_limit);
+}
+
+/* Batch entries first, then u's rows, then the other order, which has no u, if it may, then tiles of rows and columns. */
+static void shrink(const evo_opm_desc *d, bool may_reorder, evo_form *form) {
+    evo_schedule *step = &form->schedule;
+    int64_t *u_rows = &form->tuning[U_ROWS];
+    if (!fits(d, form)) step->batch = form->tuning[U_BATCH] = 1;
+    while (form->order == WEIGHT_FIRST && *u_rows > 1 && !fits(d, form)) *u_rows = (*u_rows + 1) / 2;
+    if (!fits(d, form) && may_reorder) form->order = OUTER_FIRST;
+    while (!fits(d, form) && (step->rows > LEAST_ROWS || step->cols > LEAST_COLS)) {
+        int64_t *larger = step->rows > LEAST_ROWS && step->rows > step->cols ? &step->rows : &step->cols;
+        *larger = (*larger + 1) / 2;
+    }
+}
+
+/* How many batch entries a schedule takes, and rows and entries of u. */
+static void choose_blocks(const evo_opm_desc *d, evo_form *form) {
+    const int64_t n = d->n > 0 ? d->n : 1, batch = d->batch > 0 ? d->batch : 1;
+    form->schedule = (evo_schedule){ 1, n, n, d->c };
+    const int64_t one = gpu_sum(operand_bytes(d, s_pad(d), n, d->c, 1), operand_bytes(d, s_pad(d), n, c_pad(d), 1));
+    int64_t together = one > 0 ? BATCH_BYTES / one : one == 0 ? batch : 1;
+    if (together < 1) together = 1;
+    if (together > GPU_GRID_LIMIT) together = GPU_GRID_LIMIT;
+    form->schedule.batch = together < batch ? together : batch;
+    const int64_t row = operand_bytes(d, z_rows(d), d->c, s_pad(d), 1);
+    const int64_t rows = row > 0 ? U_BYTES / row : 0, most = n < GPU_GRID_LIMIT ? n : GPU_GRID_LIMIT;
+    form->tuning[U_ROWS] = rows < most ? rows : most;
+    form->tuning[U_BATCH] = rows / n < 1 ? 1 : rows / n < form->schedule.batch ? rows / n : form->schedule.batch;
+}
+
+static gpu_function project_function(const evo_opm_desc *d) {
+    return type_of(d)->project[d->c_m <= 64 ? 0 : d->c_m <= 256 ? 1 : 2];
+}
+
+static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
+    const evo_opm_desc *d = &problem->desc.opm;
+    const number_type *type = type_of(d);
+    choose_blocks(d, form);
+    choose_tile(device, d, form);
+    /* A normaliser of 0 must divide each o, which only the other order has. */
+    const bool divides_by_zero = d->divide == EVO_DIVIDE_BEFORE && d->count_min <= 0.0;
+    const bool can = d->s > 0 && form->tuning[U_ROWS] > 0 && !divides_by_zero;
+    const int cheaper =
+        can && weight_first_cost(d, form) < outer_first_cost(device, d, form) ? WEIGHT_FIRST : OUTER_FIRST;
+    form->order = problem->order ? problem->order - 1 : cheaper;
+    if (form->order == WEIGHT_FIRST && !can)
+        return evo_fail(EVO_ERROR_UNSUPPORTED, "weight first %s",
+                        divides_by_zero ? "cannot divide by a count of 0: it needs count_min above 0"
+                                        : "needs S of at least 1, and a row of u within 32 MiB");
+    shrink(d, problem->order == 0, form);
+    const evo_status status = gpu_settle(form, form_bytes(d, form), d->workspace_limit);
+    if (status != EVO_OK) return status;
+    weights none;
+    form->compute = type->compute;
+    form->pack_layout = (uint32_t)(GPU_LAYOUT_TENSOR + 2 * type->dtype);
+    form->pack_size = (size_t)map_weights(d, NULL, &none);
+    const gpu_function all[] = { GPU_TENSOR_PACK_ROWS, GPU_TENSOR_PACK_NORM, GPU_OPM_PACK_OUT,
+                                 GPU_PACK_VECTOR,      project_function(d),  type->outer[form->tuning[LARGE]],
+                                 type->weigh,          type->combine };
+    return gpu_load(device, all, (int)(sizeof all / sizeof *all));
+}
+
+/* --- Stages --- */
+
+/* fp16: a and b are smaller by a power of two that holds the promised mask. */
+static int mask_exponent(const evo_opm_desc *d) {
+    int exponent = 0;
+    if (d->compute == EVO_COMPUTE_FP16) frexp(d->mask_max, &exponent);
+    return exponent < 1 || d->mask_max <= 1.0 ? 0 : exponent > 30 ? 30 : exponent;
+}
+
+/* Sides first ... last - 1 (a is 0, b is 1) of the residues of `range`. */
+static evo_status project_sides(const evo_call *call, const evo_tile *tile, evo_range range, int first, int last) {
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    const number_type *type = type_of(d);
+    const int64_t rows = range.end - range.begin, positions = rows * s_pad(d);
+    const bool weight_first = call->form->order == WEIGHT_FIRST;
+    const int64_t together = type->bytes == 4 ? GPU_OPM_TENSOR_POSITIONS / 2 : GPU_OPM_TENSOR_POSITIONS;
+    const buffers to = map_buffers(call);
+    weights w;
+    map_weights(d, call->pack, &w);
+    const gpu_opm_tensor_project_params params = {
+        .source = gpu_tensor_of(&d->m, call->args.opm.m),
+        .mask = gpu_tensor_of(&d->mask, call->args.opm.mask),
+        .norm = w.norm,
+        .weight = w.project,
+        .table = w.table,
+        .target = { to.a, to.b },
+        .target_batch = { to.a_batch, to.b_batch },
+        .channel_stride = { weight_first ? 1 : positions, weight_first ? s_pad(d) : positions },
+        .row_stride = { weight_first ? s_pad(d) * c_pad(d) : s_pad(d), weight_first ? s_pad(d) * d->c : s_pad(d) },
+        .s_stride = { weight_first ? c_pad(d) : 1, 1 },
+        .positions = positions,
+        .batch_begin = tile->batch.begin,
+        .inner_begin = range.begin,
+        .s = (int32_t)d->s,
+        .s_pad = (int32_t)s_pad(d),
+        .c = (int32_t)d->c,
+        .c_m = (int32_t)d->c_m,
+        .depth = (int32_t)depth(d),
+        .first_channel = (int32_t)(first * d->c),
+        .last_channel = (int32_t)(last * d->c),
+        .pad = (int32_t)(c_pad(d) - d->c),
+        .mask_b = d->mask_sides == EVO_MASK_BOTH,
+        .eps = (float)d->layer_norm_eps,
+        .store = type->dtype == GPU_FP16 ? ldexpf(1.0f, -GPU_OPM_TENSOR_SHIFT - mask_exponent(d)) : 1.0f,
+    };
+    const int64_t shared = GPU_OPM_TENSOR_PROJECT_SHARED(together, depth(d) * type->bytes, type->bytes);
+    return gpu_launch_shared(call, project_function(d), gpu_blocks(positions, together), 1,
+                             tile->batch.end - tile->batch.begin, (size_t)shared, &params, sizeof params);
+}
+
+static evo_status project(const evo_call *call, const evo_tile *tile) {
+    const evo_range rows = tile->rows, cols = tile->cols;
+    if (rows.begin == cols.begin && rows.end == cols.end) return project_sides(call, tile, rows, 0, 2);
+    evo_status status = EVO_OK;
+    if (rows.end > rows.begin) status = project_sides(call, tile, rows, 0, 1);
+    if (cols.end > cols.begin && status == EVO_OK) status = project_sides(call, tile, cols, 1, 2);
+    return status;
+}
+
+static gpu_opm_output output_of(const evo_call *call, int64_t batch, const weights *w) {
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    return (gpu_opm_output){
+        .mask = gpu_tensor_of(&d->mask, call->args.opm.mask),
+        .residual = gpu_tensor_of(&d->residual, call->args.opm.residual),
+        .out = gpu_tensor_of(&d->out, call->args.opm.out),
+        .bias = w->bias,
+        .batch_begin = batch,
+        .s = (int32_t)d->s,
+        .c_z = (int32_t)d->c_z,
+        .divide_after = d->divide == EVO_DIVIDE_AFTER,
+        .count_eps = (float)d->count_eps,
+        .count_min = (float)d->count_min,
+    };
+}
+
+static evo_status outer_first(const evo_call *call, const evo_tile *tile, const weights *w) {
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    const number_type *type = type_of(d);
+    const int64_t rows = tile->rows.end - tile->rows.begin, cols = tile->cols.end - tile->cols.begin;
+    const bool large = call->form->tuning[LARGE];
+    const buffers from = map_buffers(call);
+    const gpu_opm_tensor_outer_params params = {
+        .output = output_of(call, tile->batch.begin, w),
+        .a = from.a,
+        .b = from.b,
+        .weight = w->outer,
+        .z_scale = w->z_scale,
+        .a_batch = from.a_batch,
+        .b_batch = from.b_batch,
+        .a_channel = rows * s_pad(d),
+        .b_channel = cols * s_pad(d),
+        .row_begin = tile->rows.begin,
+        .col_begin = tile->cols.begin,
+        .row_count = (int32_t)rows,
+        .col_count = (int32_t)cols,
+        .c = (int32_t)d->c,
+        .s_pad = (int32_t)s_pad(d),
+        .chunk = (int32_t)call->form->tuning[CHUNK],
+        .z_rows = (int32_t)z_rows(d),
+        .mask_b = d->mask_sides == EVO_MASK_BOTH,
+        .mask_exponent = mask_exponent(d),
+    };
+    const int64_t shared = fixed_shared(type, large) + GPU_OPM_TENSOR_TILE(params.chunk * type->bytes);
+    return gpu_launch_shared(call, type->outer[large],
+                             gpu_blocks(rows, GPU_OPM_TENSOR_ROWS) * gpu_blocks(cols, GPU_OPM_TENSOR_COLS),
+                             gpu_blocks(d->c_z, GPU_OPM_TENSOR_COLUMNS), tile->batch.end - tile->batch.begin,
+                             (size_t)shared, &params, sizeof params);
+}
+
+/* u of some rows of some batch entries, then their outputs. */
+static evo_status weigh_rows(const evo_call *call, const evo_tile *tile, const weights *w, evo_range batch,
+                             int64_t first, int64_t count) {
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    const number_type *type = type_of(d);
+    const int64_t cols = tile->cols.end - tile->cols.begin, entries = batch.end - batch.begin,
+                  before = batch.begin - tile->batch.begin, rows = z_rows(d) * d->c;
+    const buffers from = map_buffers(call);
+    const gpu_opm_tensor_weigh_params weigh = {
+        .a = from.a + (before * from.a_batch + first * s_pad(d) * c_pad(d)) * type->bytes,
+        .weight = w->weigh,
+        .u = from.u,
+        .a_batch = from.a_batch,
+        .u_batch = count * rows * s_pad(d),
+        .rows = (int32_t)rows,
+        .positions = (int32_t)(count * s_pad(d)),
+        .s_pad = (int32_t)s_pad(d),
+        .c_pad = (int32_t)c_pad(d),
+    };
+    const evo_status status = gpu_launch_shared(call, type->weigh, gpu_blocks(rows, GPU_OPM_WEIGH_ROWS),
+                                                gpu_blocks(weigh.positions, GPU_OPM_WEIGH_COLS), entries,
+                                                GPU_OPM_WEIGH_SHARED, &weigh, sizeof weigh);
+    if (status != EVO_OK) return status;
+    const gpu_opm_tensor_combine_params combine = {
+        .output = output_of(call, batch.begin, w),
+        .b = from.b + before * from.b_batch * type->bytes,
+        .u = from.u,
+        .z_scale = w->z_scale,
+        .b_batch = from.b_batch,
+        .u_batch = weigh.u_batch,
+        .row_begin = tile->rows.begin + first,
+        .col_begin = tile->cols.begin,
+        .row_count = (int32_t)count,
+        .col_count = (int32_t)cols,
+        .depth = (int32_t)(d->c * s_pad(d)),
+        .z_rows = (int32_t)z_rows(d),
+        .scale = ldexpf(1.0f, 2 * mask_exponent(d)),
+    };
+    return gpu_launch_shared(call, type->combine,
+                             gpu_blocks(cols, GPU_OPM_COMBINE_ROWS) * gpu_blocks(z_rows(d), GPU_OPM_COMBINE_COLS),
+                             count, entries, GPU_OPM_COMBINE_SHARED, &combine, sizeof combine);
+}
+
+static evo_status outer(const evo_call *call, const evo_tile *tile) {
+    const int64_t rows = tile->rows.end - tile->rows.begin, step = call->form->tuning[U_ROWS],
+                  entries = call->form->tuning[U_BATCH];
+    evo_status status = EVO_OK;
+    weights w;
+    map_weights(&call->problem->desc.opm, call->pack, &w);
+    if (call->form->order == OUTER_FIRST) return outer_first(call, tile, &w);
+    for (int64_t b = tile->batch.begin; b < tile->batch.end; b += entries) {
+        const evo_range batch = { b, tile->batch.end - b < entries ? tile->batch.end : b + entries };
+        for (int64_t i = 0; i < rows && status == EVO_OK; i += step)
+            status = weigh_rows(call, tile, &w, batch, i, rows - i < step ? rows - i : step);
+    }
+    return status;
+}
+
+/* --- What it takes --- */
+
+static bool takes_sizes(const evo_device *device, const evo_opm_desc *d, evo_text *why) {
+    const number_type *type = type_of(d);
+    if (d->c > MOST_HIDDEN || d->c_m > MOST_CHANNELS) {
+        evo_text_add(why, "takes c to %d and c_m to %d, not %lld and %lld", MOST_HIDDEN, MOST_CHANNELS, (long long)d->c,
+                     (long long)d->c_m);
+        return false;
+    }
+    /* Kernels count bytes of a row of these in 32 bits. */
+    const int64_t combined = evo_product(d->s < INT64_MAX - 8 ? s_pad(d) : d->s, d->c, 1, 1);
+    if (d->n >= 1 << 30 || d->c_z >= 1 << 20 || combined < 0 || combined >= 1 << 28) {
+        evo_text_add(why, "takes n below 2^30, c_z below 2^20 and s * c below 2^28");
+        return false;
+    }
+    const size_t shared = gpu_device_properties(device)->shared_memory_size;
+    const int64_t positions = type->bytes == 4 ? GPU_OPM_TENSOR_POSITIONS / 2 : GPU_OPM_TENSOR_POSITIONS;
+    const int64_t wanted = GPU_OPM_TENSOR_PROJECT_SHARED(positions, depth(d) * type->bytes, type->bytes);
+    if ((uint64_t)wanted > shared || chunk_bytes(device, type, false) <= 0) {
+        evo_text_add(why, "needs %lld bytes of shared memory a block, the device has %zu", (long long)wanted, shared);
+        return false;
+    }
+    return true;
+}
+
+static bool supports(const evo_device *device, const evo_problem *problem, evo_text *why) {
+    const evo_opm_desc *d = &problem->desc.opm;
+    const evo_tensor *tensors[] = { &d->m, &d->residual, &d->out };
+    const char *names[] = { "m", "residual", "out" };
+    if (!type_of(d)) {
+        evo_text_add(why, "computes bf16, fp16 and tf32, the descriptor asks for %s", evo_compute_name(d->compute));
+        return false;
+    }
+    const gpu_properties *properties = gpu_device_properties(device);
+    if (d->compute == EVO_COMPUTE_TF32 && !properties->has_tf32) {
+        evo_text_add(why, "%s has no tf32", properties->arch);
+        return false;
+    }
+    return gpu_portable_takes(d->compute, tensors, names, 3, why) && takes_sizes(device, d, why);
+}
+
+static const char *const orders[] = { "tensor/outer-first", "tensor/weight-first", NULL };
+
+const evo_kernel gpu_opm_tensor = {
+    .name = "tensor",
+    .orders = orders,
+    .supports = supports,
+    .plan = plan,
+    .stage = { [EVO_STAGE_PACK] = pack, [EVO_STAGE_OPM_PROJECT] = project, [EVO_STAGE_OPM_OUTER] = outer },
+};
