@@ -159,6 +159,12 @@ void check_refused(evo_status got, evo_status want, const char *const *parts, co
         }
 }
 
+const char *sample_kernel(const sample *s) {
+    evo_plan_info info = EVO_PLAN_INFO_INIT;
+    OK(evo_plan_get_info(s->plan, &info));
+    return info.kernel;
+}
+
 int sample_spec(const sample *s, enum case_role role) {
     for (int i = 0; i < s->op->spec_count; i++)
         if (s->op->specs[i].role == role) return i;

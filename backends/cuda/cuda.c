@@ -27,11 +27,33 @@ enum {
     CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97,
 
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
+    CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
+    CU_TENSOR_MAP_DATA_TYPE_FLOAT16 = 6,
+    CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9,
+    CU_TENSOR_MAP_INTERLEAVE_NONE = 0,
+    CU_TENSOR_MAP_SWIZZLE_128B = 3,
+    CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3,
+    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0,
     CU_STREAM_NON_BLOCKING = 1,
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
 
     OLDEST_DRIVER = 11040 /* CUDA 11.4: the first with cuGraphInstantiateWithFlags */
 };
+
+/* CUlaunchAttribute and CUlaunchConfig. */
+typedef struct launch_attribute {
+    int id, unused;
+    union {
+        int allowed;
+        char whole[64];
+    } value;
+} launch_attribute;
+typedef struct launch_config {
+    unsigned grid[3], block[3], shared;
+    void *stream;
+    launch_attribute *attributes;
+    unsigned attribute_count;
+} launch_config;
 
 /* The keys of cuLaunchKernel's list of extra arguments. */
 static void *const launch_end = (void *)0, *const launch_buffer = (void *)1, *const launch_buffer_size = (void *)2;
@@ -92,8 +114,16 @@ static struct {
 
 static pthread_once_t load_once = PTHREAD_ONCE_INIT;
 static int device_total, driver_version;
-static evo_text missing;                 /* why there is no device; empty if there is one */
-static int (*func_load)(void *function); /* cuFuncLoad, NULL before CUDA 12.4 */
+static evo_text missing; /* why there is no device; empty if there is one */
+
+/* What older drivers lack: cuFuncLoad comes with CUDA 12.4, the others with 11.8 and 12.0. */
+static struct {
+    int (*cuFuncLoad)(void *function);
+    int (*cuLaunchKernelEx)(const launch_config *config, void *function, void **params, void **extra);
+    int (*cuTensorMapEncodeTiled)(gpu_tensor_map *map, int dtype, uint32_t rank, void *data, const uint64_t *extents,
+                                  const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
+                                  int swizzle, int promotion, int fill);
+} newer;
 
 /* The driver's words for an error, such as "out of memory (CUDA_ERROR_OUT_OF_MEMORY, 2)". */
 static void add_words(evo_text *text, int error) {
@@ -110,7 +140,9 @@ static void load_driver(void) {
         FUNCTIONS
 #undef FUNCTION
     };
-    static const gpu_symbol loader = { "cuFuncLoad", &func_load };
+    static const gpu_symbol newer_symbols[] = { { "cuFuncLoad", &newer.cuFuncLoad },
+                                                { "cuLaunchKernelEx", &newer.cuLaunchKernelEx },
+                                                { "cuTensorMapEncodeTiled", &newer.cuTensorMapEncodeTiled } };
     void *library = gpu_library_open("EVO_CUDA_LIBRARY", names, &missing);
     if (!library) return;
     const char *absent = gpu_library_bind(library, symbols, sizeof symbols / sizeof *symbols);
@@ -119,7 +151,8 @@ static void load_driver(void) {
                      OLDEST_DRIVER / 1000, OLDEST_DRIVER % 1000 / 10);
         return;
     }
-    gpu_library_bind(library, &loader, 1);
+    for (size_t i = 0; i < sizeof newer_symbols / sizeof *newer_symbols; i++)
+        gpu_library_bind(library, &newer_symbols[i], 1);
     api.cuDriverGetVersion(&driver_version);
     if (driver_version < OLDEST_DRIVER) {
         evo_text_add(&missing, "the driver is of CUDA %d.%d, one of CUDA %d.%d or later is needed",
@@ -184,6 +217,7 @@ static evo_status properties(int index, gpu_properties *properties) {
     TRY(cuDeviceGetAttribute, &shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device);
     TRY(cuDeviceTotalMem, &properties->memory_size, device);
     properties->shared_memory_size = (size_t)shared;
+    properties->tensor_maps = major >= 9 && newer.cuTensorMapEncodeTiled && newer.cuLaunchKernelEx;
     properties->has_tf32 = properties->has_async_copies = major >= 8;
     snprintf(properties->arch, sizeof properties->arch, "sm_%d%d", major, minor);
     return EVO_OK;
@@ -235,7 +269,7 @@ static void module_unload(void *module) {
 static evo_status function_get(void *module, const char *name, void **function) {
     const evo_status status = CALL(cuModuleGetFunction, function, module, name);
     if (status != EVO_OK) return evo_fail(status, "%s, of kernel %s", evo_last_error(), name);
-    return func_load ? result("cuFuncLoad", func_load(*function)) : EVO_OK;
+    return newer.cuFuncLoad ? result("cuFuncLoad", newer.cuFuncLoad(*function)) : EVO_OK;
 }
 
 static evo_status function_allow_shared(void *function, size_t bytes) {
@@ -246,6 +280,33 @@ static evo_status launch(void *function, gpu_grid grid, unsigned threads, size_t
                          const void *params, size_t size) {
     void *extra[] = { launch_buffer, (void *)(uintptr_t)params, launch_buffer_size, &size, launch_end };
     return CALL(cuLaunchKernel, function, grid.x, grid.y, grid.z, threads, 1, 1, (unsigned)shared, stream, NULL, extra);
+}
+
+static evo_status launch_early(void *function, gpu_grid grid, unsigned threads, size_t shared, evo_stream stream,
+                               const void *params, size_t size) {
+    /* A pointer, not a buffer: a struct with tensor maps does not stand at the beginning of a kernel's parameters. */
+    void *pointers[] = { (void *)(uintptr_t)params };
+    launch_attribute early = { CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 0, { 1 } };
+    const launch_config config = { { grid.x, grid.y, grid.z }, { threads, 1, 1 }, (unsigned)shared, stream, &early, 1 };
+    if (!newer.cuLaunchKernelEx) return launch(function, grid, threads, shared, stream, params, size);
+    return result("cuLaunchKernelEx", newer.cuLaunchKernelEx(&config, function, pointers, NULL));
+}
+
+static evo_status tensor_map(const gpu_bulk_tensor *tensor, gpu_tensor_map *map) {
+    uint64_t extents[5], strides[5];
+    uint32_t box[5], steps[5];
+    for (int d = 0; d < tensor->rank; d++) {
+        extents[d] = (uint64_t)tensor->extent[d];
+        strides[d] = (uint64_t)tensor->stride[d] * 2;
+        box[d] = (uint32_t)tensor->box[d];
+        steps[d] = 1;
+    }
+    const int error = newer.cuTensorMapEncodeTiled(
+        map, tensor->dtype == EVO_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        (uint32_t)tensor->rank, (void *)(uintptr_t)tensor->data, extents, strides + 1, box, steps,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result("cuTensorMapEncodeTiled", error);
 }
 
 /* ---- memory ---- */
@@ -357,6 +418,8 @@ const gpu_driver evo_cuda_driver = {
     .function_get = function_get,
     .function_allow_shared = function_allow_shared,
     .launch = launch,
+    .launch_early = launch_early,
+    .tensor_map = tensor_map,
     .memory_alloc = memory_alloc,
     .memory_free = memory_free,
     .memory_copy = memory_copy,

@@ -14,6 +14,7 @@
 #define EVO_BACKENDS_GPU_DRIVER_H
 
 #include "backends/backend.h"
+#include "backends/gpu/kernels/params.h"
 
 typedef struct gpu_properties {
     char description[128]; /* the vendor's name of the device */
@@ -22,9 +23,19 @@ typedef struct gpu_properties {
     int wave_size;
     size_t memory_size;
     size_t shared_memory_size; /* bytes that one block may use, with the opt-in where there is one */
+    bool tensor_maps;          /* the driver can make what bulk tensor copies read */
     bool has_tf32;             /* matrix units multiply tf32 */
     bool has_async_copies;     /* from global to shared memory */
 } gpu_properties;
+
+/** A tensor of 16-bit numbers for bulk copies, fastest index first. A copy moves one box, to or from rows of 128 bytes. */
+typedef struct gpu_bulk_tensor {
+    const void *data; /* aligned to 16 bytes */
+    int dtype, rank;
+    int64_t extent[5];
+    int64_t stride[5]; /* elements; the first is 1, the others multiples of 8 */
+    int box[5];        /* numbers of the first index are at most 64, of the others at most 256 */
+} gpu_bulk_tensor;
 
 typedef struct gpu_grid {
     unsigned x, y, z; /* blocks */
@@ -57,6 +68,11 @@ typedef struct gpu_driver {
      */
     evo_status (*launch)(void *function, gpu_grid grid, unsigned threads, size_t shared, evo_stream stream,
                          const void *params, size_t size);
+    /** The same for a kernel that may start before the one ahead of it has ended, since it waits for that itself. */
+    evo_status (*launch_early)(void *function, gpu_grid grid, unsigned threads, size_t shared, evo_stream stream,
+                               const void *params, size_t size);
+    /** Describes a tensor, on the host; only where gpu_properties says so. */
+    evo_status (*tensor_map)(const gpu_bulk_tensor *tensor, gpu_tensor_map *map);
 
     evo_status (*memory_alloc)(size_t bytes, void **memory); /* aligned to 256 bytes */
     evo_status (*memory_free)(void *memory);

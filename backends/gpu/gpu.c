@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/gpu/kernels/hopper/params.h"
 #include "backends/gpu/kernels/opm/params.h"
 #include "backends/gpu/kernels/trimul/params.h"
 
@@ -79,6 +80,32 @@ static const struct {
     [GPU_OPM_COMBINE_FP16] = OF_WAVES("opm/tensor_weight_first", "evo_opm_tensor_combine_fp16"),
     [GPU_OPM_COMBINE_TF32] = OF_WAVES("opm/tensor_weight_first", "evo_opm_tensor_combine_tf32"),
 #undef OF_WAVES
+    [GPU_HOPPER_PACK_BF16] = { "hopper/trimul_pack", "evo_hopper_pack_BF16", GPU_PACK_THREADS, 0, 0 },
+    [GPU_HOPPER_PACK_FP16] = { "hopper/trimul_pack", "evo_hopper_pack_FP16", GPU_PACK_THREADS, 0, 0 },
+    [GPU_HOPPER_PACK_SIDES] = { "hopper/trimul_pack", "evo_hopper_pack_sides", GPU_PACK_THREADS, 0, 0 },
+#define CONTRACT(instance)                                                                                 \
+    [GPU_HOPPER_CONTRACT_##instance] = { "hopper/trimul_contract", "evo_hopper_contract_" #instance,       \
+                                         3 * GPU_HOPPER_WARPGROUP, GPU_HOPPER_SHARED, 0 },
+    CONTRACT(BF16_128_OUT) CONTRACT(BF16_128_IN) CONTRACT(BF16_256_OUT) CONTRACT(BF16_256_IN) CONTRACT(FP16_128_OUT)
+        CONTRACT(FP16_128_IN) CONTRACT(FP16_256_OUT) CONTRACT(FP16_256_IN)
+#undef CONTRACT
+#define INSTANCE(type, c_z, c)                                                                                       \
+    [GPU_HOPPER_PROJECT_##type##_##c_z##_##c] = { "hopper/trimul_project",                                           \
+                                                  "evo_hopper_project_" #type "_" #c_z "_" #c,                       \
+                                                  GPU_HOPPER_PROJECT_GROUPS * GPU_HOPPER_WARPGROUP,                  \
+                                                  GPU_HOPPER_SHARED, 0 },                                               \
+    [GPU_HOPPER_FINISH_##type##_##c_z##_##c] = { "hopper/trimul_finish", "evo_hopper_finish_" #type "_" #c_z "_" #c, \
+                                                 GPU_HOPPER_FINISH_GROUPS * GPU_HOPPER_WARPGROUP,                    \
+                                                 GPU_HOPPER_SHARED, 0 },
+            GPU_HOPPER_INSTANCES(INSTANCE)
+#undef INSTANCE
+#define INSTANCE(type, c_z, c)                                                                                       \
+    [GPU_HOPPER_FINISH_FEW_##type##_##c_z##_##c] = { "hopper/trimul_finish",                                         \
+                                                     "evo_hopper_finish_few_" #type "_" #c_z "_" #c,                 \
+                                                     GPU_HOPPER_FEW_GROUPS * GPU_HOPPER_WARPGROUP,                   \
+                                                     GPU_HOPPER_SHARED, 0 },
+                GPU_HOPPER_FEW(INSTANCE)
+#undef INSTANCE
 #undef OF_THREADS
 };
 
@@ -135,12 +162,19 @@ static int arch_number(const char *arch, const char *prefix) {
     return *end || number > INT_MAX ? -1 : (int)number;
 }
 
+/* "sm_90a" is an image of what only sm_90 has. */
+static bool is_specific(const char *image, const char *chip) {
+    const size_t length = strlen(chip);
+    return strncmp(image, chip, length) == 0 && strcmp(image + length, "a") == 0;
+}
+
 /*
- * How well an image suits a chip; 0: not at all. A cubin of the chip itself, then the nearest of its family (the same major
- * version, no newer), then the newest PTX that is no newer.
+ * How well an image suits a chip; 0: not at all. A cubin of the chip itself, specific or not, then the nearest of its family
+ * (the same major version, no newer), then the newest PTX that is no newer.
  */
 static int image_rank(const char *image, const char *chip) {
-    if (strcmp(image, chip) == 0) return INT_MAX;
+    if (is_specific(image, chip)) return INT_MAX;
+    if (strcmp(image, chip) == 0) return INT_MAX - 1;
     const int wanted = arch_number(chip, "sm_"), cubin = arch_number(image, "sm_"),
               ptx = arch_number(image, "compute_");
     if (wanted < 0) return 0;
@@ -160,6 +194,10 @@ static const gpu_image *find_image(const gpu_vendor *vendor, const char *unit, c
     return best;
 }
 
+bool gpu_has_image(const evo_device *device, gpu_function function) {
+    return find_image(own(device)->vendor, functions[function].unit, own(device)->properties.arch) != NULL;
+}
+
 static evo_status fail_image(const gpu_vendor *vendor, int index, const char *chip) {
     return evo_fail(EVO_ERROR_NO_DEVICE, "%s:%d is %s, for which this build has no kernels; it has them for: %s",
                     vendor->driver->name, index, chip, vendor->backend->images);
@@ -172,7 +210,7 @@ int gpu_device_count(const gpu_vendor *vendor, evo_text *why) {
 }
 
 evo_status gpu_device_info(const gpu_vendor *vendor, int index, evo_device_info *info) {
-    gpu_properties found = { { 0 }, { 0 }, 0, 0, 0, 0, false, false };
+    gpu_properties found = { { 0 }, { 0 }, 0, 0, 0, 0, false, false, false };
     const evo_status status = vendor->driver->properties(index, &found);
     if (status != EVO_OK) return status;
     snprintf(info->name, sizeof info->name, "%s:%d", vendor->driver->name, index);
@@ -247,7 +285,7 @@ void gpu_close(evo_device *base) {
 
 const evo_kernel *const *gpu_kernels(evo_op op, int *count) {
     static const evo_kernel *const opm[] = { &gpu_opm_tensor, &gpu_opm_portable };
-    static const evo_kernel *const trimul[] = { &gpu_trimul_tensor, &gpu_trimul_portable };
+    static const evo_kernel *const trimul[] = { &gpu_trimul_hopper, &gpu_trimul_tensor, &gpu_trimul_portable };
     *count = op == EVO_OP_OPM ? sizeof opm / sizeof *opm : sizeof trimul / sizeof *trimul;
     return op == EVO_OP_OPM ? opm : trimul;
 }
@@ -315,6 +353,18 @@ evo_status gpu_launch_shared(const evo_call *call, gpu_function function, int64_
     const gpu_grid grid = { (unsigned)x, (unsigned)y, (unsigned)z };
     return driver_of(call->device)
         ->launch(own(call->device)->loaded[function], grid, threads, shared, call->stream, params, size);
+}
+
+evo_status gpu_launch_early(const evo_call *call, gpu_function function, int64_t x, const void *params, size_t size) {
+    if (x <= 0) return EVO_OK;
+    const gpu_grid grid = { (unsigned)x, 1, 1 };
+    return driver_of(call->device)
+        ->launch_early(own(call->device)->loaded[function], grid, functions[function].threads,
+                       functions[function].shared, call->stream, params, size);
+}
+
+evo_status gpu_tensor_map_of(const evo_call *call, const gpu_bulk_tensor *tensor, gpu_tensor_map *map) {
+    return driver_of(call->device)->tensor_map(tensor, map);
 }
 
 evo_status gpu_run(const evo_call *call, int stage, const evo_tile *tile) {

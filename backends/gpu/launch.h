@@ -3,7 +3,7 @@
 #define EVO_BACKENDS_GPU_LAUNCH_H
 
 #include "backends/gpu/gpu.h"
-#include "backends/gpu/kernels/params.h"
+#include "backends/gpu/kernels/hopper/params.h"
 
 /* The instance table in gpu.c has the names. */
 typedef enum gpu_function {
@@ -62,7 +62,24 @@ typedef enum gpu_function {
     GPU_OPM_COMBINE_BF16,
     GPU_OPM_COMBINE_FP16,
     GPU_OPM_COMBINE_TF32,
-    GPU_FUNCTION_COUNT
+    GPU_HOPPER_PACK_BF16,
+    GPU_HOPPER_PACK_FP16,
+    GPU_HOPPER_PACK_SIDES,
+    GPU_HOPPER_CONTRACT_BF16_128_OUT, /* types, widths and directions in this order: trimul_hopper.c counts on it */
+    GPU_HOPPER_CONTRACT_BF16_128_IN,
+    GPU_HOPPER_CONTRACT_BF16_256_OUT,
+    GPU_HOPPER_CONTRACT_BF16_256_IN,
+    GPU_HOPPER_CONTRACT_FP16_128_OUT,
+    GPU_HOPPER_CONTRACT_FP16_128_IN,
+    GPU_HOPPER_CONTRACT_FP16_256_OUT,
+    GPU_HOPPER_CONTRACT_FP16_256_IN,
+#define GPU_INSTANCE(type, c_z, c) GPU_HOPPER_PROJECT_##type##_##c_z##_##c, GPU_HOPPER_FINISH_##type##_##c_z##_##c,
+    GPU_HOPPER_INSTANCES(GPU_INSTANCE)
+#undef GPU_INSTANCE
+#define GPU_INSTANCE(type, c_z, c) GPU_HOPPER_FINISH_FEW_##type##_##c_z##_##c,
+    GPU_HOPPER_FEW(GPU_INSTANCE)
+#undef GPU_INSTANCE
+        GPU_FUNCTION_COUNT
 } gpu_function;
 
 enum {
@@ -70,6 +87,7 @@ enum {
     GPU_LAYOUT_PORTABLE = 16, /* pack layouts of tier `portable` */
     GPU_LAYOUT_RAW_GATE = 17, /* the same, where the triangle multiplication's gate reads z itself */
     GPU_LAYOUT_TENSOR = 32,   /* of tier `tensor`: + 2 * the dtype of the operands, + 1 with a raw gate */
+    GPU_LAYOUT_HOPPER = 64,   /* of tier `hopper`: plus 1 for raw gates, plus 2 for fp16 */
     GPU_GRID_LIMIT = 65535    /* blocks in y and z */
 };
 
@@ -78,12 +96,21 @@ const gpu_properties *gpu_device_properties(const evo_device *device);
 /** True if the device has the shared memory that a block of the function takes. */
 bool gpu_fits(const evo_device *device, gpu_function function);
 
+/** True if the build has an image of the function for the device. */
+bool gpu_has_image(const evo_device *device, gpu_function function);
+
 /** Loads functions that are not loaded yet; thread-safe. */
 evo_status gpu_load(evo_device *device, const gpu_function *functions, int count);
 
 /** Launches a loaded function on the call's stream; a grid without blocks is nothing. */
 evo_status gpu_launch(const evo_call *call, gpu_function function, int64_t x, int64_t y, int64_t z, const void *params,
                       size_t size);
+
+/** Launches x blocks of a kernel that itself waits for the one ahead of it, which may not have ended. */
+evo_status gpu_launch_early(const evo_call *call, gpu_function function, int64_t x, const void *params, size_t size);
+
+/** Describes a tensor to bulk copies. */
+evo_status gpu_tensor_map_of(const evo_call *call, const gpu_bulk_tensor *tensor, gpu_tensor_map *map);
 
 /** The same with the bytes of dynamic shared memory, for functions whose table leaves them open. */
 evo_status gpu_launch_shared(const evo_call *call, gpu_function function, int64_t x, int64_t y, int64_t z,
@@ -141,6 +168,7 @@ static inline float *gpu_take(uintptr_t *next, int64_t bytes) {
 
 extern const evo_kernel gpu_opm_tensor;
 extern const evo_kernel gpu_opm_portable;
+extern const evo_kernel gpu_trimul_hopper;
 extern const evo_kernel gpu_trimul_tensor;
 extern const evo_kernel gpu_trimul_portable;
 

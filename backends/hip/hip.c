@@ -199,6 +199,7 @@ static evo_status properties(int index, gpu_properties *properties) {
     TRY(hipDeviceGetAttribute, &shared, hipDeviceAttributeMaxSharedMemoryPerBlock, index);
     TRY(hipDeviceTotalMem, &properties->memory_size, index);
     properties->shared_memory_size = (size_t)shared;
+    properties->tensor_maps = false;
     const char *arch = found + arch_offset;
     snprintf(properties->arch, sizeof properties->arch, "%.*s", (int)strcspn(arch, ":"), arch);
     properties->has_tf32 = strcmp(properties->arch, "gfx942") == 0;
@@ -374,6 +375,7 @@ const gpu_driver evo_hip_driver = {
     .function_get = function_get,
     .function_allow_shared = function_allow_shared,
     .launch = launch,
+    .launch_early = launch,
     .memory_alloc = memory_alloc,
     .memory_free = memory_free,
     .memory_copy = memory_copy,

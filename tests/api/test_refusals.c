@@ -364,9 +364,8 @@ static void test_unknown_kernel(void **state) {
         const sample *s = samples[k];
         union case_desc desc = s->desc;
         *s->op->common(&desc).kernel = "warp-drive";
-        REFUSED(plan_of(s, &desc), EVO_ERROR_UNSUPPORTED, "kernel", "warp-drive", "expected",
-                evo_context_kernel(context, (evo_op)k, 0));
-        *s->op->common(&desc).kernel = evo_context_kernel(context, (evo_op)k, 0);
+        REFUSED(plan_of(s, &desc), EVO_ERROR_UNSUPPORTED, "kernel", "warp-drive", "expected", sample_kernel(s));
+        *s->op->common(&desc).kernel = sample_kernel(s);
         OK(plan_of(s, &desc));
         char order[64];
         snprintf(order, sizeof order, "%s/no-order", evo_context_kernel(context, (evo_op)k, 0));
@@ -397,12 +396,12 @@ static void test_kernel_environment(void **state) {
         REFUSED(plan_of(s, &s->desc), EVO_ERROR_UNSUPPORTED, "EVO_KERNEL", "warp-drive", "expected");
         /* The descriptor's own word counts for more. */
         union case_desc desc = s->desc;
-        *s->op->common(&desc).kernel = evo_context_kernel(context, (evo_op)k, 0);
+        *s->op->common(&desc).kernel = sample_kernel(s);
         OK(plan_of(s, &desc));
         setenv("EVO_KERNEL", k == 0 ? "trimul:warp-drive" : "opm:warp-drive", 1);
         OK(plan_of(s, &s->desc));
         char good[128];
-        snprintf(good, sizeof good, "%s:%s", s->op->name, evo_context_kernel(context, (evo_op)k, 0));
+        snprintf(good, sizeof good, "%s:%s", s->op->name, sample_kernel(s));
         setenv("EVO_KERNEL", good, 1);
         OK(plan_of(s, &s->desc));
         setenv("EVO_KERNEL", "", 1);

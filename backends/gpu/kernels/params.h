@@ -34,6 +34,15 @@ typedef struct gpu_weight {
     int32_t unused;
 } gpu_weight;
 
+/* What bulk tensor copies read: made on the host (driver.h), opaque. */
+typedef struct gpu_tensor_map {
+#ifdef __cplusplus
+    alignas(64) uint64_t words[16];
+#else
+    _Alignas(64) uint64_t words[16];
+#endif
+} gpu_tensor_map;
+
 enum {
     GPU_PACK_THREADS = 256
 };

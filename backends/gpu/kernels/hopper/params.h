@@ -1,0 +1,113 @@
+/*
+ * params.h: the parameters of tier `hopper`, its instances, and the layouts of its buffers. Numbers are bf16 or fp16.
+ *
+ * a and b: [batch][a's c channels, b's c channels][N][pitch], positions as in z, whatever the direction.
+ * t: blocks of 64 positions of a row, [batch][row][block][c][64]. Where the output is free they lie in it, each at the
+ * place of its own positions. The positions past the last whole block, if any, lie apart: [batch][c][N][tail].
+ */
+#ifndef EVO_BACKENDS_GPU_KERNELS_HOPPER_PARAMS_H
+#define EVO_BACKENDS_GPU_KERNELS_HOPPER_PARAMS_H
+
+#include "backends/gpu/kernels/params.h"
+
+enum {
+    GPU_HOPPER_WARPGROUP = 128,    /* threads */
+    GPU_HOPPER_POSITIONS = 64,     /* of one row: what a warpgroup takes through project and finish */
+    GPU_HOPPER_PROJECT_GROUPS = 3, /* warpgroups of a block */
+    GPU_HOPPER_FINISH_GROUPS = 3,
+    GPU_HOPPER_FINISH_COLUMNS = 64, /* output channels at once */
+    GPU_HOPPER_FEW_GROUPS = 2,
+    GPU_HOPPER_FEW_COLUMNS = 128,
+    GPU_HOPPER_FEW_TILES = 16,     /* a multiprocessor: at most so many are few */
+    GPU_HOPPER_ROWS = 128,         /* rows of t of a block of contract */
+    GPU_HOPPER_SHARED = 227 * 1024 /* bytes a block may have */
+};
+
+/* Instances of project and finish: X(type, c_z, c), with c_out = c_z. */
+#define GPU_HOPPER_WIDTHS(X, type)                                                                                    \
+    X(type, 32, 32)                                                                                                   \
+    X(type, 32, 64) X(type, 32, 128) X(type, 64, 32) X(type, 64, 64) X(type, 64, 128) X(type, 128, 32)                \
+        X(type, 128, 64) X(type, 128, 128)
+#define GPU_HOPPER_INSTANCES(X) GPU_HOPPER_WIDTHS(X, BF16) GPU_HOPPER_WIDTHS(X, FP16)
+
+/* Further ones of finish, for few tiles a multiprocessor: fewer warpgroups, each with more channels at once. */
+#define GPU_HOPPER_FEW(X)                                                                                             \
+    X(BF16, 128, 32) X(BF16, 128, 64) X(BF16, 128, 128) X(FP16, 128, 32) X(FP16, 128, 64) X(FP16, 128, 128)
+
+/*
+ * Scales, for fp16 only (bf16 has the range of fp32): powers of two that keep what is stored in range, known when the weights
+ * are packed, but for the mask's.
+ *   a, b      times 2^GPU_HOPPER_SIDE_BITS over a bound of each channel at a mask of 1, and over what the largest mask
+ *             exceeds 1 by (`mask_scale`)
+ *   t         times t_scale / (largest / mask_scale^2), the same for all channels, where `largest` is that of the products
+ *             of a's and b's inverse scales, so that LayerNorm only has another eps
+ *   W_o       row by row, undone in fp32
+ */
+enum {
+    GPU_HOPPER_SIDE_BITS = 5
+};
+
+/*
+ * evo_hopper_pack_*: row r of a matrix with a LayerNorm ahead of it folded in: target[row][in] = factor * W[out, in] * norm[in],
+ * bias_target[row] = factor * (bias[out] + sum over in of W[out, in] * norm_bias[in]) as two 16-bit numbers whose sum is half
+ * of it, then zeros. Grid x: outs. Output o goes to row (o + first) / 8 * row_step + (o + first) % 8 + row_offset.
+ */
+typedef struct gpu_hopper_pack_params {
+    gpu_weight source, norm, norm_bias, bias; /* absent: ones, zeros, zeros */
+    void *target;
+    uint64_t *bias_target; /* two a row */
+    float *inverse_scale;  /* [outs], at o + first; NULL: the row is not scaled */
+    int32_t ins, first, row_step, row_offset;
+    float factor, bound; /* bound: what a scaled row's results are kept below at |x| <= sqrt(ins) */
+} gpu_hopper_pack_params;
+
+/* evo_hopper_pack_sides, one block: inverse_scale [2 c] of a and b into scale [c], relative to the largest product, which comes last. */
+typedef struct gpu_hopper_sides_params {
+    const float *inverse_scale;
+    float *scale;
+    int32_t channels, unused;
+} gpu_hopper_sides_params;
+
+/* evo_hopper_project_*: a and b of every position; grid x: persistent blocks, a multiple of column_groups. */
+typedef struct gpu_hopper_project_params {
+    gpu_tensor_map z;      /* [batch, N, N, c_z], boxes of 64 positions x 64 channels */
+    gpu_tensor_map weight; /* [4 c][c_z]: in turn 8 channels and their 8 gates, a's, then b's */
+    gpu_tensor_map ab;     /* [batch * 2 c, N, N] */
+    gpu_tensor mask;       /* [batch, N, N] */
+    const uint64_t *bias;  /* [4 c][2] */
+    int32_t n, rows;       /* rows: batch * N */
+    int32_t channels;      /* 2 c */
+    int32_t column_groups; /* blocks that share a tile of positions, each with its own columns */
+    const float *largest;  /* fp16: [mask_parts] of the mask, by evo_trimul_mask_max */
+    float *mask_scale;     /* fp16: written */
+    float eps;
+    int32_t mask_parts;
+} gpu_hopper_project_params;
+
+/* evo_hopper_contract_*: t of every channel; grid x: persistent blocks. */
+typedef struct gpu_hopper_contract_params {
+    gpu_tensor_map ab;             /* [batch * 2 c, N, N], boxes of 64 x 64 */
+    gpu_tensor_map t_main, t_tail; /* [batch, N, blocks, c, 64] and [batch, N, 1, c, tail], boxes of 64 rows */
+    int32_t n, channels, planes;   /* c; batch * c */
+    int32_t whole_blocks;          /* of t, in a row */
+    const float *scale;            /* fp16: [c], see gpu_hopper_sides_params */
+    float t_scale;
+    int32_t unused;
+} gpu_hopper_contract_params;
+
+/* evo_hopper_finish_*: the output; grid x: persistent blocks, a multiple of column_groups. */
+typedef struct gpu_hopper_finish_params {
+    gpu_tensor_map t_main, t_tail; /* as above, boxes of all c (at most 256) of one block */
+    gpu_tensor_map z;              /* as project's */
+    gpu_tensor_map weight;         /* [2 c_out][c or c_z]: the projection, then the gate */
+    gpu_tensor_map gate_weight;
+    gpu_tensor_map residual, out; /* [batch, N, N, c_out], boxes of 64 x 64 */
+    const uint64_t *bias;         /* [2 c_out][2] */
+    int32_t n, rows, c_out;
+    int32_t whole_blocks, column_groups;
+    int32_t raw_gate, has_residual;
+    float eps, t_scale;
+    const float *largest, *mask_scale, *out_scale; /* fp16; out_scale [c_out] */
+} gpu_hopper_finish_params;
+
+#endif

@@ -1,0 +1,98 @@
+/* trimul.h: what project and finish of tier `hopper` share: LayerNorm in registers, fragments, the gate. */
+#ifndef EVO_BACKENDS_GPU_KERNELS_HOPPER_TRIMUL_H
+#define EVO_BACKENDS_GPU_KERNELS_HOPPER_TRIMUL_H
+
+#include "backends/cuda/device_hopper.h"
+#include "backends/gpu/kernels/hopper/params.h"
+
+/* Blocks of 64 in a number of steps of 16. */
+EVO_DEVICE constexpr int blocks_of(int steps) {
+    return (steps + 3) / 4;
+}
+
+/* Where a tile of 64 positions stands. */
+struct position_tile {
+    int batch, i, block;
+
+    EVO_METHOD int j() const {
+        return block * GPU_HOPPER_POSITIONS;
+    }
+};
+EVO_DEVICE position_tile find_tile(int tile, int n) {
+    const int per_row = (n + GPU_HOPPER_POSITIONS - 1) / GPU_HOPPER_POSITIONS, row = tile / per_row, batch = row / n;
+    return { batch, row - batch * n, tile - row * per_row };
+}
+
+/* Sums over the four lanes that share a position, two positions at once. */
+EVO_DEVICE void quad_sum(float (&v)[2]) {
+    EVO_UNROLL
+    for (int mask = 1; mask < 4; mask *= 2) {
+        const float u = wave_shuffle_xor(v[0], mask), w = wave_shuffle_xor(v[1], mask);
+        v[0] += u;
+        v[1] += w;
+    }
+}
+
+/*
+ * LayerNorm without weight and bias, which are folded into the matrices. A wave holds 16 positions x 16 STEPS channels as
+ * a product's operand: x[s][0] and x[s][2] belong to position l / 4 of lane l, x[s][1] and x[s][3] to that + 8. The numbers
+ * have 16 bits, so that their sum is nearly exact and the mean, rounded once, needs no correction.
+ */
+template <int TYPE, int STEPS> EVO_DEVICE void layer_norm(uint32_t (&x)[STEPS][4], float eps) {
+    const float count = 16.0f * STEPS;
+    float sum[2] = { 0.0f, 0.0f }, squares[2];
+    EVO_UNROLL
+    for (int s = 0; s < STEPS; s++) EVO_UNROLL
+    for (int e = 0; e < 4; e++) sum[e % 2] += low_of<TYPE>(x[s][e]) + high_of<TYPE>(x[s][e]);
+    quad_sum(sum);
+    EVO_UNROLL
+    for (int h = 0; h < 2; h++) {
+        float part[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+        sum[h] = sum[h] / count;
+        EVO_UNROLL
+        for (int s = 0; s < STEPS; s++) EVO_UNROLL
+        for (int e = h; e < 4; e += 2) {
+            const float low = low_of<TYPE>(x[s][e]) - sum[h], high = high_of<TYPE>(x[s][e]) - sum[h];
+            part[e / 2] = multiply_add(low, low, part[e / 2]);
+            part[2 + e / 2] = multiply_add(high, high, part[2 + e / 2]);
+        }
+        squares[h] = (part[0] + part[1]) + (part[2] + part[3]);
+    }
+    quad_sum(squares);
+    EVO_UNROLL
+    for (int h = 0; h < 2; h++) {
+        const float scale = hardware_reciprocal_root(multiply_add(squares[h], 1.0f / count, eps));
+        EVO_UNROLL
+        for (int s = 0; s < STEPS; s++) EVO_UNROLL
+        for (int e = h; e < 4; e += 2)
+            x[s][e] = pack<TYPE>((low_of<TYPE>(x[s][e]) - sum[h]) * scale, (high_of<TYPE>(x[s][e]) - sum[h]) * scale);
+    }
+}
+
+/* A wave's 16 positions of a tile [blocks of 64 channels][64 positions][64 channels]. */
+template <int STEPS> EVO_DEVICE void load_rows(uint32_t (&x)[STEPS][4], uint32_t tile, int wave, int lane) {
+    EVO_UNROLL
+    for (int s = 0; s < STEPS; s++)
+        load_fragments(x[s], tile + s / 4 * BLOCK_BYTES + swizzled(wave * 16 + lane % 16, s % 4 * 2 + lane / 16));
+}
+/* The same from a tile [channels][64 positions]. */
+template <int STEPS> EVO_DEVICE void load_columns(uint32_t (&x)[STEPS][4], uint32_t tile, int wave, int lane) {
+    EVO_UNROLL
+    for (int s = 0; s < STEPS; s++)
+        load_fragments_transposed(x[s], tile + swizzled(s * 16 + lane % 8 + lane / 16 * 8, wave * 2 + lane / 8 % 2));
+}
+
+/*
+ * value * sigmoid: the gate's matrix and bias are packed times -log2(e), so that `exponent` is the logarithm of what stands
+ * beside 1 in the denominator. Relative error 2^-21, closed gates too.
+ */
+EVO_DEVICE float gated(float value, float exponent) {
+    return value * hardware_reciprocal(1.0f + hardware_exp2(exponent));
+}
+
+/* A's side of the product that adds the biases: ones at k = 0, 1 of both halves, see gpu_hopper_pack_params. */
+template <int TYPE> EVO_DEVICE uint32_t bias_ones(int lane) {
+    return lane % 4 ? 0u : TYPE == GPU_BF16 ? 0x3f803f80u : 0x3c003c00u;
+}
+
+#endif

@@ -1,0 +1,464 @@
+/*
+ * trimul_hopper.c: tier `hopper` of the triangle multiplication: what it takes, its buffers, and the launches of each stage.
+ * Tensor maps are made at execute, on the stack: they are parameters of the kernels.
+ */
+#include "backends/gpu/kernels/hopper/params.h"
+#include "backends/gpu/kernels/trimul/params.h"
+
+#include "backends/gpu/launch.h"
+
+enum {
+    ELEMENT = 2, /* bytes of bf16 and fp16 */
+    BLOCK = GPU_HOPPER_POSITIONS,
+    BATCH_BYTES = 64 << 20, /* batch entries go together while their buffers take no more than this */
+    MOST_BATCH = 1024,
+    PROJECT_KERNEL = 0, /* places in evo_form's tuning */
+    PROJECT_GROUPS = 1,
+    FINISH_KERNEL = 2,
+    FINISH_COLUMNS = 3
+};
+
+/* Kernels of project and finish by type and widths; `few`: those of finish for few tiles a multiprocessor. */
+typedef struct instance {
+    int dtype;
+    int64_t c_z, c;
+    gpu_function project, finish;
+} instance;
+
+static const instance usual[] = {
+#define INSTANCE(type, c_z, c)                                                                                   \
+    { EVO_##type, c_z, c, GPU_HOPPER_PROJECT_##type##_##c_z##_##c, GPU_HOPPER_FINISH_##type##_##c_z##_##c },
+    GPU_HOPPER_INSTANCES(INSTANCE)
+#undef INSTANCE
+};
+static const instance few[] = {
+#define INSTANCE(type, c_z, c)                                                                                       \
+    { EVO_##type, c_z, c, GPU_HOPPER_PROJECT_##type##_##c_z##_##c, GPU_HOPPER_FINISH_FEW_##type##_##c_z##_##c },
+    GPU_HOPPER_FEW(INSTANCE)
+#undef INSTANCE
+};
+
+static const instance *find(const instance *table, size_t count, const evo_trimul_desc *d, int64_t c) {
+    for (size_t i = 0; i < count; i++)
+        if (table[i].dtype == (int)d->z.dtype && table[i].c_z == d->c_z && table[i].c == c && d->c_out == d->c_z)
+            return &table[i];
+    return NULL;
+}
+
+static const instance *find_usual(const evo_trimul_desc *d, int64_t c) {
+    return find(usual, sizeof usual / sizeof *usual, d, c);
+}
+
+static int64_t count_tiles(const evo_trimul_desc *d, int64_t batch) {
+    return gpu_blocks(d->n, GPU_HOPPER_POSITIONS) * d->n * batch;
+}
+
+/* Blocks that share a tile of project's, where tiles are fewer than multiprocessors: the kernel is that for fewer channels. */
+static int64_t column_groups(const evo_device *device, const evo_trimul_desc *d, int64_t batch) {
+    int64_t groups = 1;
+    while (2 * groups * count_tiles(d, batch) <= gpu_device_properties(device)->compute_units &&
+           find_usual(d, d->c / (2 * groups)))
+        groups *= 2;
+    return groups;
+}
+
+/* That for few tiles, if there is one and the tiles of `batch` entries are few. */
+static const instance *find_few(const evo_device *device, const evo_trimul_desc *d, int64_t batch) {
+    const int64_t most = GPU_HOPPER_FEW_TILES * (int64_t)gpu_device_properties(device)->compute_units;
+    return count_tiles(d, batch) > most ? NULL : find(few, sizeof few / sizeof *few, d, d->c);
+}
+
+static bool is_fp16(const evo_trimul_desc *d) {
+    return d->z.dtype == EVO_FP16;
+}
+
+/* --- The pack --- */
+
+typedef struct weights {
+    void *project, *out, *gate;                    /* [4 c][c_z], [c_out][c], [c_out][c_z] */
+    void *project_bias, *out_bias;                 /* [4 c][2], [2 c_out][2] of 8 bytes */
+    float *inverse_scale, *side_scale, *out_scale; /* fp16: [2 c], [c + 1], [c_out] */
+} weights;
+
+static void *take(uintptr_t *next, int64_t bytes) {
+    void *taken = (void *)*next;
+    *next += (uintptr_t)gpu_round(bytes, GPU_ALIGN);
+    return taken;
+}
+
+static int64_t map_weights(const evo_trimul_desc *d, void *pack, weights *w) {
+    uintptr_t next = (uintptr_t)pack;
+    w->project = take(&next, 4 * d->c * d->c_z * ELEMENT);
+    w->out = take(&next, d->c_out * d->c * ELEMENT);
+    w->gate = take(&next, d->c_out * d->c_z * ELEMENT);
+    w->project_bias = take(&next, 4 * d->c * 16);
+    w->out_bias = take(&next, 2 * d->c_out * 16);
+    w->inverse_scale = take(&next, 2 * d->c * (int64_t)sizeof(float));
+    w->side_scale = take(&next, (d->c + 1) * (int64_t)sizeof(float));
+    w->out_scale = take(&next, d->c_out * (int64_t)sizeof(float));
+    return (int64_t)(next - (uintptr_t)pack);
+}
+
+static evo_status pack(const evo_call *call, const evo_tile *tile) {
+    (void)tile;
+    const evo_trimul_desc *d = &call->problem->desc.trimul;
+    const evo_trimul_weights *from = &call->args.trimul_weights;
+    const bool normed = d->gate_input == EVO_GATE_NORMED;
+    const float gate = -1.44269504f; /* gates are exponents of 2, see gated() */
+    const int32_t c = (int32_t)d->c, c_z = (int32_t)d->c_z, c_out = (int32_t)d->c_out;
+    weights to;
+    map_weights(d, call->pack, &to);
+    uint64_t *const project_bias = to.project_bias, *const out_bias = to.out_bias;
+    const gpu_weight none = gpu_weight_of(NULL), in = gpu_weight_of(&from->norm_in_weight),
+                     in_bias = gpu_weight_of(&from->norm_in_bias), out = gpu_weight_of(&from->norm_out_weight),
+                     out_norm_bias = gpu_weight_of(&from->norm_out_bias);
+    float *const side_scale = is_fp16(d) ? to.inverse_scale : NULL, *const out_scale = is_fp16(d) ? to.out_scale : NULL;
+    const float bound = 1.0f / (1 << GPU_HOPPER_SIDE_BITS);
+    const struct {
+        int32_t outs;
+        gpu_hopper_pack_params params;
+    } items[] = {
+        { c,
+          { gpu_weight_of(&from->a_proj_weight), in, in_bias, gpu_weight_of(&from->a_proj_bias), to.project,
+            project_bias, side_scale, c_z, 0, 16, 0, 1.0f, bound } },
+        { c,
+          { gpu_weight_of(&from->a_gate_weight), in, in_bias, gpu_weight_of(&from->a_gate_bias), to.project,
+            project_bias, NULL, c_z, 0, 16, 8, gate, 0 } },
+        { c,
+          { gpu_weight_of(&from->b_proj_weight), in, in_bias, gpu_weight_of(&from->b_proj_bias), to.project,
+            project_bias, side_scale, c_z, c, 16, 0, 1.0f, bound } },
+        { c,
+          { gpu_weight_of(&from->b_gate_weight), in, in_bias, gpu_weight_of(&from->b_gate_bias), to.project,
+            project_bias, NULL, c_z, c, 16, 8, gate, 0 } },
+        { c_out,
+          { gpu_weight_of(&from->out_weight), out, out_norm_bias, gpu_weight_of(&from->out_bias), to.out, out_bias,
+            out_scale, c, 0, 8, 0, 1.0f, bound } },
+        { c_out,
+          { gpu_weight_of(&from->out_gate_weight), normed ? in : none, normed ? in_bias : none,
+            gpu_weight_of(&from->out_gate_bias), to.gate, out_bias + 2 * c_out, NULL, c_z, 0, 8, 0, gate, 0 } },
+    };
+    const gpu_function kernel = is_fp16(d) ? GPU_HOPPER_PACK_FP16 : GPU_HOPPER_PACK_BF16;
+    evo_status status = EVO_OK;
+    for (size_t i = 0; i < sizeof items / sizeof *items && status == EVO_OK; i++)
+        status = gpu_launch(call, kernel, items[i].outs, 1, 1, &items[i].params, sizeof items[i].params);
+    if (status != EVO_OK) return status;
+    const gpu_hopper_sides_params sides = { to.inverse_scale, to.side_scale, is_fp16(d) ? c : 0, 0 };
+    return gpu_launch(call, GPU_HOPPER_PACK_SIDES, 1, 1, 1, &sides, sizeof sides);
+}
+
+/* --- Buffers: see kernels/hopper/params.h for their layouts --- */
+
+typedef struct buffers {
+    unsigned char *ab, *t, *tail;
+    float *largest, *mask_scale; /* fp16: of the mask's shares; what it exceeds 1 by */
+    bool t_in_out;
+    int64_t pitch, whole, tail_count, tail_pitch; /* whole blocks of a row of t, positions after them */
+    int64_t t_block, t_row, t_batch;              /* elements from one block, row, batch entry of t to the next */
+} buffers;
+
+/* Rows start at lines of 128 bytes where that costs at most a sixteenth, or N is small; else at as few bytes as copies take. */
+static int64_t row_pitch(int64_t n) {
+    int64_t unit = 64;
+    while (unit > 8 && n > 128 && gpu_round(n, unit) - n > n / 16) unit /= 2;
+    return gpu_round(n, unit);
+}
+
+/* True where t may lie in the output: alone there, contiguous, and every tile's t within the tile's outputs. */
+static bool t_fits_out(const evo_trimul_desc *d) {
+    const int64_t *s = d->out.strides, row = d->n * d->c_out;
+    return d->alias == EVO_ALIAS_NONE && d->c <= d->c_out && s[3] == 1 && s[2] == d->c_out && s[1] == row &&
+           (s[0] == d->n * row || d->batch <= 1);
+}
+
+/* Maps the workspace for `batch` entries; returns its bytes. */
+static int64_t map_buffers(const evo_trimul_desc *d, int64_t batch, void *workspace, buffers *to) {
+    uintptr_t next = (uintptr_t)workspace;
+    to->pitch = row_pitch(d->n);
+    to->whole = d->n / BLOCK;
+    to->tail_count = d->n % BLOCK;
+    to->tail_pitch = gpu_round(to->tail_count, 8);
+    to->t_in_out = t_fits_out(d);
+    to->t_block = BLOCK * (to->t_in_out ? d->c_out : d->c);
+    to->t_row = to->t_in_out ? d->n * d->c_out : to->whole * to->t_block;
+    to->t_batch = d->n * to->t_row;
+    to->ab = take(&next, batch * 2 * d->c * d->n * to->pitch * ELEMENT);
+    to->t = take(&next, to->t_in_out ? 0 : batch * to->t_batch * ELEMENT);
+    to->tail = take(&next, batch * d->c * d->n * to->tail_pitch * ELEMENT);
+    to->largest = take(&next, is_fp16(d) ? batch * GPU_MASK_PARTS * (int64_t)sizeof(float) : 0);
+    to->mask_scale = take(&next, is_fp16(d) ? (int64_t)sizeof(float) : 0);
+    return (int64_t)(next - (uintptr_t)workspace);
+}
+
+/* --- Tensor maps --- */
+
+static const void *advance(const evo_tensor *tensor, const void *data, int64_t batch) {
+    return (const unsigned char *)data + batch * tensor->strides[0] * ELEMENT;
+}
+
+/* A caller's [batch, N, N, channels] by 64 positions x 64 channels. */
+static evo_status map_positions(const evo_call *call, const evo_tensor *tensor, const void *data,
+                                const evo_range *batch, int64_t channels, gpu_tensor_map *map) {
+    const int64_t n = call->problem->desc.trimul.n;
+    int64_t s[3]; /* what an index that is always 0 is multiplied by does not matter, but must be positive */
+    for (int i = 0; i < 3; i++) s[i] = tensor->strides[i] > 0 ? tensor->strides[i] : 8;
+    const gpu_bulk_tensor bulk = {
+        advance(tensor, data, batch->begin),           (int)tensor->dtype,      4,
+        { channels, n, n, batch->end - batch->begin }, { 1, s[2], s[1], s[0] }, { 64, BLOCK, 1, 1 }
+    };
+    return gpu_tensor_map_of(call, &bulk, map);
+}
+
+static evo_status map_matrix(const evo_call *call, const void *data, int64_t rows, int64_t columns, int box,
+                             gpu_tensor_map *map) {
+    const gpu_bulk_tensor bulk = {
+        data,          (int)call->problem->desc.trimul.z.dtype, 3, { columns, rows, 1 }, { 1, columns, rows * columns },
+        { 64, box, 1 }
+    };
+    return gpu_tensor_map_of(call, &bulk, map);
+}
+
+static evo_status map_ab(const evo_call *call, const buffers *w, int64_t batch, int rows, int channels,
+                         gpu_tensor_map *map) {
+    const evo_trimul_desc *d = &call->problem->desc.trimul;
+    const gpu_bulk_tensor bulk = { w->ab,
+                                   (int)d->z.dtype,
+                                   3,
+                                   { d->n, d->n, batch * 2 * d->c },
+                                   { 1, w->pitch, d->n * w->pitch },
+                                   { 64, rows, channels } };
+    return gpu_tensor_map_of(call, &bulk, map);
+}
+
+/* Both parts of t; a part that is not there is never touched. */
+static evo_status map_t(const evo_call *call, const buffers *w, const evo_range *batch, int channels, int rows,
+                        gpu_tensor_map *whole, gpu_tensor_map *tail) {
+    const evo_trimul_desc *d = &call->problem->desc.trimul;
+    const int64_t n = d->n, count = batch->end - batch->begin, tail_plane = n * w->tail_pitch;
+    const void *t = w->t_in_out ? advance(&d->out, call->args.trimul.out, batch->begin) : w->t;
+    const gpu_bulk_tensor in_blocks = { t,
+                                        (int)d->z.dtype,
+                                        5,
+                                        { BLOCK, d->c, w->whole, n, count },
+                                        { 1, BLOCK, w->t_block, w->t_row, w->t_batch },
+                                        { BLOCK, channels, 1, rows, 1 } };
+    const gpu_bulk_tensor behind = { w->tail,
+                                     (int)d->z.dtype,
+                                     5,
+                                     { w->tail_count, d->c, 1, n, count },
+                                     { 1, tail_plane, tail_plane, w->tail_pitch, d->c * tail_plane },
+                                     { BLOCK, channels, 1, rows, 1 } };
+    evo_status status = w->whole > 0 ? gpu_tensor_map_of(call, &in_blocks, whole) : EVO_OK;
+    if (status == EVO_OK && w->tail_count > 0) status = gpu_tensor_map_of(call, &behind, tail);
+    return status;
+}
+
+/* --- Stages --- */
+
+static int contract_columns(const evo_trimul_desc *d) {
+    return d->n <= 128 ? 128 : 256;
+}
+
+static gpu_function contract_kernel(const evo_trimul_desc *d) {
+    const int first = is_fp16(d) ? GPU_HOPPER_CONTRACT_FP16_128_OUT : GPU_HOPPER_CONTRACT_BF16_128_OUT;
+    return (gpu_function)(first + (contract_columns(d) == 256 ? 2 : 0) + (d->direction == EVO_INCOMING ? 1 : 0));
+}
+
+/* fp16: what t is multiplied by, see the scales in params.h. */
+static float t_scale(const evo_trimul_desc *d) {
+    float scale = 1 << (15 - 2 * GPU_HOPPER_SIDE_BITS);
+    for (int64_t n = 1; n < d->n; n *= 2) scale *= 0.5f;
+    return scale;
+}
+
+/* Persistent blocks: as many as the device runs at once, at most what there is to do. */
+static int64_t persistent(const evo_call *call, int64_t wanted) {
+    const int64_t most = gpu_device_properties(call->device)->compute_units;
+    return wanted < most ? wanted : most;
+}
+
+static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
+    const evo_trimul_desc *d = &problem->desc.trimul;
+    const int64_t n = d->n > 0 ? d->n : 1, all = d->batch > 0 ? d->batch : 1;
+    buffers none;
+    weights unused;
+    const int64_t one = map_buffers(d, 1, NULL, &none);
+    const int64_t most =
+        d->workspace_limit && d->workspace_limit < BATCH_BYTES ? (int64_t)d->workspace_limit : BATCH_BYTES;
+    int64_t batch = one > 0 ? most / one : all;
+    if (batch > all) batch = all;
+    if (batch > MOST_BATCH) batch = MOST_BATCH;
+    if (batch < 1) batch = 1;
+    form->schedule = (evo_schedule){ batch, n, n, d->c };
+    const evo_status status = gpu_settle(form, map_buffers(d, batch, NULL, &none), d->workspace_limit);
+    if (status != EVO_OK) return status;
+    form->compute = d->compute;
+    form->pack_layout = GPU_LAYOUT_HOPPER + (d->gate_input == EVO_GATE_RAW ? 1u : 0u) + (is_fp16(d) ? 2u : 0u);
+    form->pack_size = (size_t)map_weights(d, NULL, &unused);
+    const int64_t groups = d->n > 0 ? column_groups(device, d, batch) : 1;
+    const instance *fewer = find_few(device, d, batch);
+    const gpu_function project_kernel = find_usual(d, d->c / groups)->project;
+    const gpu_function finish_kernel = (fewer ? fewer : find_usual(d, d->c))->finish;
+    form->tuning[PROJECT_KERNEL] = project_kernel;
+    form->tuning[PROJECT_GROUPS] = groups;
+    form->tuning[FINISH_KERNEL] = finish_kernel;
+    form->tuning[FINISH_COLUMNS] = fewer ? GPU_HOPPER_FEW_COLUMNS : GPU_HOPPER_FINISH_COLUMNS;
+    const gpu_function functions[] = { GPU_HOPPER_PACK_BF16, GPU_HOPPER_PACK_FP16, GPU_HOPPER_PACK_SIDES,
+                                       GPU_TRIMUL_MASK_MAX,  project_kernel,       contract_kernel(d),
+                                       finish_kernel };
+    return gpu_load(device, functions, (int)(sizeof functions / sizeof *functions));
+}
+
+static evo_status project(const evo_call *call, const evo_tile *tile) {
+    const evo_trimul_desc *d = &call->problem->desc.trimul;
+    const int64_t batch = tile->batch.end - tile->batch.begin;
+    buffers to;
+    weights w;
+    map_buffers(d, call->form->schedule.batch, call->workspace, &to);
+    map_weights(d, call->pack, &w);
+    gpu_hopper_project_params params = {
+        .mask = gpu_tensor_of(&d->mask, call->args.trimul.mask),
+        .bias = w.project_bias,
+        .n = (int32_t)d->n,
+        .rows = (int32_t)(batch * d->n),
+        .channels = (int32_t)(2 * d->c),
+        .column_groups = (int32_t)call->form->tuning[PROJECT_GROUPS],
+        .mask_scale = to.mask_scale,
+        .eps = (float)d->layer_norm_eps,
+    };
+    if (d->mask.dtype != EVO_NONE)
+        params.mask.data = (unsigned char *)params.mask.data +
+                           tile->batch.begin * d->mask.strides[0] * (int64_t)evo_dtype_size(d->mask.dtype);
+    evo_status status = EVO_OK;
+    if (is_fp16(d) && d->mask.dtype != EVO_NONE) {
+        const gpu_mask_max_params mask = { params.mask, to.largest, 0, d->n };
+        params.largest = to.largest;
+        params.mask_parts = (int32_t)(batch * GPU_MASK_PARTS);
+        status = gpu_launch(call, GPU_TRIMUL_MASK_MAX, GPU_MASK_PARTS, 1, batch, &mask, sizeof mask);
+    }
+    if (status == EVO_OK) status = map_positions(call, &d->z, call->args.trimul.z, &tile->batch, d->c_z, &params.z);
+    if (status == EVO_OK) status = map_matrix(call, w.project, 4 * d->c, d->c_z, 64, &params.weight);
+    if (status == EVO_OK) status = map_ab(call, &to, batch, 1, 32, &params.ab);
+    if (status != EVO_OK) return status;
+    const int64_t groups = params.column_groups, blocks = persistent(call, count_tiles(d, batch) * groups);
+    return gpu_launch_early(call, (gpu_function)call->form->tuning[PROJECT_KERNEL], blocks / groups * groups, &params,
+                            sizeof params);
+}
+
+static evo_status contract(const evo_call *call, const evo_tile *tile) {
+    const evo_trimul_desc *d = &call->problem->desc.trimul;
+    const int64_t batch = tile->batch.end - tile->batch.begin;
+    const int columns = contract_columns(d);
+    buffers w;
+    weights packed;
+    map_buffers(d, call->form->schedule.batch, call->workspace, &w);
+    map_weights(d, call->pack, &packed);
+    gpu_hopper_contract_params params = {
+        .n = (int32_t)d->n,
+        .channels = (int32_t)d->c,
+        .planes = (int32_t)(batch * d->c),
+        .whole_blocks = (int32_t)w.whole,
+        .scale = packed.side_scale,
+        .t_scale = t_scale(d),
+    };
+    evo_status status = map_ab(call, &w, batch, 64, 1, &params.ab);
+    if (status == EVO_OK) status = map_t(call, &w, &tile->batch, 1, 64, &params.t_main, &params.t_tail);
+    if (status != EVO_OK) return status;
+    const int64_t tiles = gpu_blocks(d->n, GPU_HOPPER_ROWS) * gpu_blocks(d->n, columns) * batch * d->c;
+    return gpu_launch_early(call, contract_kernel(d), persistent(call, tiles), &params, sizeof params);
+}
+
+static evo_status finish(const evo_call *call, const evo_tile *tile) {
+    const evo_trimul_desc *d = &call->problem->desc.trimul;
+    const evo_trimul_args *args = &call->args.trimul;
+    const int64_t batch = tile->batch.end - tile->batch.begin;
+    buffers from;
+    weights w;
+    map_buffers(d, call->form->schedule.batch, call->workspace, &from);
+    map_weights(d, call->pack, &w);
+    gpu_hopper_finish_params params = {
+        .bias = w.out_bias,
+        .n = (int32_t)d->n,
+        .rows = (int32_t)(batch * d->n),
+        .c_out = (int32_t)d->c_out,
+        .whole_blocks = (int32_t)from.whole,
+        .column_groups = 1,
+        .raw_gate = d->gate_input == EVO_GATE_RAW,
+        .has_residual = d->residual.dtype != EVO_NONE,
+        .eps = (float)d->layer_norm_eps,
+        .t_scale = t_scale(d),
+        .largest = w.side_scale + d->c,
+        .mask_scale = from.mask_scale,
+        .out_scale = w.out_scale,
+    };
+    const int columns = (int)call->form->tuning[FINISH_COLUMNS];
+    evo_status status = map_t(call, &from, &tile->batch, (int)d->c, 1, &params.t_main, &params.t_tail);
+    if (status == EVO_OK) status = map_positions(call, &d->z, args->z, &tile->batch, d->c_z, &params.z);
+    if (status == EVO_OK) status = map_matrix(call, w.out, d->c_out, d->c, columns, &params.weight);
+    if (status == EVO_OK) status = map_matrix(call, w.gate, d->c_out, d->c_z, columns, &params.gate_weight);
+    if (status == EVO_OK && params.has_residual)
+        status = map_positions(call, &d->residual, args->residual, &tile->batch, d->c_out, &params.residual);
+    if (status == EVO_OK) status = map_positions(call, &d->out, args->out, &tile->batch, d->c_out, &params.out);
+    if (status != EVO_OK) return status;
+    return gpu_launch_early(call, (gpu_function)call->form->tuning[FINISH_KERNEL],
+                            persistent(call, count_tiles(d, batch)), &params, sizeof params);
+}
+
+/* --- What it takes --- */
+
+/* True if bulk copies can address the tensor: rows of channels whole, everything at multiples of 16 bytes. */
+static bool copies_take(const evo_trimul_desc *d, const evo_tensor *tensor, const char *name, evo_text *why) {
+    const int64_t extents[3] = { d->batch, d->n, d->n };
+    bool fits = tensor->strides[3] == 1 && tensor->alignment >= 16;
+    for (int i = 0; i < 3; i++) {
+        const int64_t stride = tensor->strides[i];
+        if (stride % 8 || stride >= (int64_t)1 << 38 || (extents[i] > 1 && stride <= 0)) fits = false;
+    }
+    if (!fits)
+        evo_text_add(why,
+                     "takes tensors whose last stride is 1 and whose others are positive multiples of 8, aligned to 16 "
+                     "bytes; %s is not",
+                     name);
+    return fits;
+}
+
+static bool supports(const evo_device *device, const evo_problem *problem, evo_text *why) {
+    const evo_trimul_desc *d = &problem->desc.trimul;
+    const evo_tensor *tensors[] = { &d->z, &d->out, &d->residual };
+    const char *const names[] = { "z", "out", "residual" };
+    if (!gpu_has_image(device, GPU_HOPPER_PACK_BF16) || !gpu_device_properties(device)->tensor_maps) {
+        evo_text_add(why, "needs images for sm_90a, a device of compute capability 9.0, and its driver's tensor maps");
+        return false;
+    }
+    const bool half = d->compute == EVO_COMPUTE_FP16;
+    if (d->compute != EVO_COMPUTE_BF16 && !half) {
+        evo_text_add(why, "computes bf16 and fp16, the descriptor asks for %s", evo_compute_name(d->compute));
+        return false;
+    }
+    for (int t = 0; t < 3; t++)
+        if (tensors[t]->dtype != (half ? EVO_FP16 : EVO_BF16) && tensors[t]->dtype != EVO_NONE) {
+            evo_text_add(why, "takes tensors of the type that it computes in, %s is %s", names[t],
+                         evo_dtype_name(tensors[t]->dtype));
+            return false;
+        }
+    if (!find_usual(d, d->c)) {
+        evo_text_add(why, "takes c_z and c of 32, 64 and 128, and c_out equal to c_z");
+        return false;
+    }
+    if (d->n > 1 << 15) {
+        evo_text_add(why, "takes n up to 32768");
+        return false;
+    }
+    for (int t = 0; t < 3; t++)
+        if (tensors[t]->dtype != EVO_NONE && !copies_take(d, tensors[t], names[t], why)) return false;
+    return true;
+}
+
+const evo_kernel gpu_trimul_hopper = {
+    .name = "hopper",
+    .supports = supports,
+    .plan = plan,
+    .stage = { [EVO_STAGE_PACK] = pack,
+               [EVO_STAGE_TRIMUL_PROJECT] = project,
+               [EVO_STAGE_TRIMUL_CONTRACT] = contract,
+               [EVO_STAGE_TRIMUL_FINISH] = finish },
+};

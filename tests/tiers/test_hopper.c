@@ -1,0 +1,216 @@
+/*
+ * test_hopper.c: tier `hopper` of the triangle multiplication, forced: every instance, shape and form of it judged by naive.c,
+ * and the list of what it refuses. Elsewhere it must refuse by name.
+ */
+#include "../ops/judge.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static const char *const types[] = { "bf16", "fp16" }, *const directions[] = { "outgoing", "incoming" };
+static int has_tier;
+
+static evo_trimul_desc usual(void) {
+    evo_trimul_desc d = EVO_TRIMUL_DESC_INIT;
+    d.n = 70;
+    d.c_z = d.c = 128;
+    d.z.dtype = d.out.dtype = EVO_BF16;
+    d.compute = EVO_COMPUTE_BF16;
+    d.kernel = "hopper";
+    return d;
+}
+
+static evo_status try_plan(const evo_trimul_desc *d) {
+    evo_plan *plan = NULL;
+    const evo_status status = evo_trimul_plan_create(judge_context, d, &plan);
+    evo_plan_destroy(plan);
+    return status;
+}
+
+static void test_elsewhere(void **state) {
+    evo_trimul_desc d = usual();
+    (void)state;
+    if (has_tier) skip();
+    REFUSED(try_plan(&d), EVO_ERROR_UNSUPPORTED, "hopper", "sm_90a");
+}
+
+/* What differs from the usual, and a word of the reason. */
+static void refuse(evo_trimul_desc d, const char *word) {
+    REFUSED(try_plan(&d), EVO_ERROR_UNSUPPORTED, "hopper", word);
+}
+
+static void test_refusals(void **state) {
+    evo_trimul_desc d = usual();
+    (void)state;
+    if (!has_tier) skip();
+    OK(try_plan(&d));
+    d.compute = EVO_COMPUTE_FP32;
+    refuse(d, "fp32");
+    d.compute = EVO_COMPUTE_TF32;
+    refuse(d, "tf32");
+    d.compute = EVO_COMPUTE_FP16;
+    refuse(d, "bf16");
+    d = usual();
+    d.out.dtype = EVO_FP32;
+    refuse(d, "out is fp32");
+    d = usual();
+    d.z.dtype = EVO_FP32;
+    refuse(d, "z is fp32");
+    d = usual();
+    d.residual.dtype = EVO_FP32;
+    refuse(d, "residual is fp32");
+    d = usual();
+    d.c_z = 96;
+    refuse(d, "c_z");
+    d = usual();
+    d.c = 40;
+    refuse(d, "c_z");
+    d = usual();
+    d.c_out = 64;
+    refuse(d, "c_out");
+    d = usual();
+    d.n = 40000;
+    refuse(d, "32768");
+    d = usual();
+    d.z.alignment = 8;
+    refuse(d, "z is not");
+    d = usual();
+    d.out.alignment = 2;
+    refuse(d, "out is not");
+    static const int64_t narrow[4] = { 70 * 70 * 132, 70 * 132, 132, 1 },
+                         apart[4] = { 70 * 70 * 256, 70 * 256, 256, 2 };
+    d = usual();
+    memcpy(d.z.strides, narrow, sizeof narrow);
+    refuse(d, "z is not");
+    d = usual();
+    d.residual.dtype = EVO_BF16;
+    memcpy(d.residual.strides, apart, sizeof apart);
+    refuse(d, "residual is not");
+    d = usual();
+    d.workspace_limit = 1;
+    REFUSED(try_plan(&d), EVO_ERROR_WORKSPACE_LIMIT, "hopper", "at least");
+}
+
+/* Cases "trimul(dtype=..,direction=..,WIDTHS,REST)" of both types and directions. */
+static void judge_both(const char *widths, const char *rest, uint64_t seed) {
+    for (size_t t = 0; t < 2; t++)
+        for (size_t d = 0; d < 2; d++) {
+            char text[CASE_NAME_SIZE];
+            snprintf(text, sizeof text, "trimul(dtype=%s,direction=%s,%s,%s)", types[t], directions[d], widths, rest);
+            judge_text(judge_context, text, seed);
+        }
+}
+
+static void test_widths(void **state) {
+    static const char *const widths[] = { "c_z=32,c=32",  "c_z=32,c=64",  "c_z=32,c=128", "c_z=64,c=32",  "c_z=64,c=64",
+                                          "c_z=64,c=128", "c_z=128,c=32", "c_z=128,c=64", "c_z=128,c=128" };
+    const uint64_t seed = test_seed(41);
+    (void)state;
+    if (!has_tier) skip();
+    for (size_t i = 0; i < COUNT(widths); i++) judge_both(widths[i], "n=9", seed);
+    judge_both("c_z=64,c=32", "n=32,b=2", seed);
+    judge_both("c_z=128,c=128", "n=33", seed);
+}
+
+/* Each size of contract's tiles, whole and ragged; rows of t with and without a rest; pitches of 8, 16, 32, 64. */
+static void test_sizes(void **state) {
+    static const char *const rests[] = { "n=1",  "n=2",   "n=7",   "n=8",   "n=31",  "n=33",  "n=63", "n=64",
+                                         "n=65", "n=101", "n=127", "n=128", "n=129", "n=136", "n=151" };
+    const uint64_t seed = test_seed(42);
+    (void)state;
+    if (!has_tier) skip();
+    for (size_t i = 0; i < COUNT(rests); i++) judge_both("c_z=32,c=32", rests[i], seed);
+}
+
+static void test_forms(void **state) {
+    static const char *const rests[] = {
+        "b=3,residual=1",
+        "alias=input",
+        "residual=1,alias=residual",
+        "residual=1,alias=both,b=2",
+        "layout=padded,residual=1",
+        "layout=slice",
+        "variant=mean",
+        "variant=mean,residual=1,b=2",
+        "variant=boltz",
+        "variant=megafold",
+        "biases=none",
+        "mask=none",
+        "mask=fractional,mask_dtype=fp64",
+        "mask=random,mask_dtype=uint8,b=2",
+        "mask=large,mask_dtype=fp32",
+        "mask=row,mask_dtype=bf16",
+        "mask=all,mask_dtype=fp16",
+        "input=constant",
+        "input=nan,b=2",
+        "input=inf,b=2,residual=1",
+        "weights=fp32,weight_layout=transposed",
+        "weights=mixed,weight_layout=interleaved",
+        "ln_eps=0.1,runs=3",
+    };
+    const uint64_t seed = test_seed(43);
+    (void)state;
+    if (!has_tier) skip();
+    for (size_t i = 0; i < COUNT(rests); i++)
+        judge_both(i % 2 ? "c_z=64,c=32,n=20" : "c_z=64,c=32,n=70", rests[i], seed + i);
+}
+
+/* One NaN or infinity in each tensor in turn: it reaches exactly what depends on it. */
+static void test_special_values(void **state) {
+    static const char *const tensors[] = {
+        "z",           "mask",        "residual",        "norm_in.weight", "norm_in.bias",    "a_proj.weight",
+        "a_proj.bias", "a_gate.bias", "a_gate.weight",   "b_gate.bias",    "norm_out.weight", "norm_out.bias",
+        "out.weight",  "out.bias",    "out_gate.weight", "out_gate.bias",
+    };
+    (void)state;
+    if (!has_tier) skip();
+    for (size_t i = 0; i < COUNT(tensors); i++)
+        for (size_t t = 0; t < 2; t++) {
+            char text[CASE_NAME_SIZE];
+            snprintf(text, sizeof text, "trimul(dtype=%s,direction=%s,b=2,n=9,c_z=32,c=32,residual=1)", types[t],
+                     directions[i % 2]);
+            judge_special(judge_context, text, tensors[i], (double)NAN);
+            judge_special(judge_context, text, tensors[i], (double)INFINITY);
+        }
+}
+
+static void test_batches_and_graphs(void **state) {
+    (void)state;
+    if (!has_tier) skip();
+    for (size_t t = 0; t < 2; t++) {
+        char text[CASE_NAME_SIZE];
+        snprintf(text, sizeof text, "trimul(dtype=%s,b=3,n=9,c_z=64,c=64,residual=1)", types[t]);
+        judge_split(judge_context, text);
+        judge_graph(judge_context, text);
+    }
+}
+
+static int setup(void **state) {
+    evo_trimul_desc d = usual();
+    setenv("EVO_KERNEL", "trimul:hopper", 1);
+    judge_setup(state);
+    has_tier = try_plan(&d) == EVO_OK;
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_elsewhere),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_widths),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_special_values),
+        cmocka_unit_test(test_batches_and_graphs),
+    };
+    if (test_device_missing()) return TEST_SKIPPED;
+    if (strcmp(test_device(), "cpu") == 0) {
+        fprintf(stderr, "skipped: tier hopper is one of GPUs\n");
+        return TEST_SKIPPED;
+    }
+    return cmocka_run_group_tests_name("hopper", tests, setup, judge_teardown);
+}
