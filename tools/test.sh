@@ -26,9 +26,10 @@ USAGE
 }
 
 # Tests that may skip, by name: those of other languages and build systems, whose packages only --all installs;
-# python-torch, unless PyTorch is there already: the step 'Python package' of --all installs it.
+# python-torch, unless PyTorch is there already: the step 'Python package' of --all installs it; hopper, which needs such a chip.
 may_skip='embed-cmake-versions embed-c-cmake embed-c-cmake-static embed-c++-cmake embed-fortran-cmake
-          embed-fortran-pkg-config embed-warnings-fortran embed-mpi-openmpi embed-warnings-mpi python-torch'
+          embed-fortran-pkg-config embed-warnings-fortran embed-mpi-openmpi embed-warnings-mpi python-torch
+          hopper'
 # The same of the installed package's own tests.
 python_may_skip='test_gpu test_jax'
 
@@ -208,7 +209,7 @@ static_build() {
 deps=
 if [ $all = yes ]; then
     deps=--all
-    may_skip='python-torch'
+    may_skip='python-torch hopper'
 fi
 if ! sh tools/install-deps.sh $deps; then
     failed=1
