@@ -265,7 +265,7 @@ static bool open_cblas(const struct bench_device *device, evo_compute compute, s
     }
     product->state = p;
     product->work = cblas_product;
-    product->flops = 2.0 * CPU_N * CPU_N * CPU_N;
+    product->flops = 2.0 * (double)CPU_N * (double)CPU_N * (double)CPU_N;
     evo_dtype dtype = compute == EVO_COMPUTE_BF16 ? EVO_BF16 : compute == EVO_COMPUTE_FP64 ? EVO_FP64 : EVO_FP32;
     bool found = dtype == EVO_FP64   ? find_function(product->library, "", "cblas_dgemm", &p->twofold)
                  : dtype == EVO_BF16 ? find_function(product->library, "", "cblas_gemm_bf16bf16f32", &p->single) ||

@@ -137,12 +137,12 @@ static bool estimate(struct clock *c, struct subject *s, bool graphs, struct io_
     bool good = time_second(c, s, NULL, &s->estimate, error);
     if (good && graphs && !c->settings->cold && s->estimate < replay_ms) {
         good = make_graph(c, s, TRIAL_EXECUTIONS, &trial, error) && time_second(c, s, trial, &s->estimate, error);
-        s->estimate /= TRIAL_EXECUTIONS;
+        s->estimate /= (double)TRIAL_EXECUTIONS;
         (void)evo_graph_destroy(c->device->context, trial);
     }
     s->estimate = fmax(s->estimate, 1e-4);
     double fit = replay_ms / s->estimate;
-    s->executions = c->settings->cold || fit < 1.0 ? 1 : fit < MOST_EXECUTIONS ? (int)fit : MOST_EXECUTIONS;
+    s->executions = c->settings->cold || fit < 1.0 ? 1 : fit < (double)MOST_EXECUTIONS ? (int)fit : MOST_EXECUTIONS;
     return good;
 }
 
@@ -183,7 +183,7 @@ static bool is_done(const struct clock *c, const struct subject *s) {
 static bool turn(struct clock *c, struct subject *s, bool keep, double *spent, struct io_error *error) {
     double wanted = turn_ms / (s->estimate * s->executions);
     bool apart = c->settings->cold || c->settings->burst;
-    int count = apart || wanted < 1.0 ? 1 : wanted < MOST_REPLAYS ? (int)wanted : MOST_REPLAYS;
+    int count = apart || wanted < 1.0 ? 1 : wanted < (double)MOST_REPLAYS ? (int)wanted : MOST_REPLAYS;
     bool good = prepare_state(c, error) && record(c, 0, error);
     for (int i = 0; i < count && good; i++) {
         good = replay(c, s, error) && record(c, i + 1, error);
