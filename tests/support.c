@@ -43,11 +43,21 @@ uint64_t test_seed(uint64_t fallback) {
     return seed;
 }
 
+static int number_in(const char *variable) {
+    const char *text = getenv(variable);
+    return text != NULL ? atoi(text) : 0;
+}
+
 int test_scaled(int count) {
     const char *text = getenv("EVO_TEST_SCALE");
     int scale = text != NULL ? atoi(text) : 1;
     int scaled = count / (scale > 1 ? scale : 1);
     return scaled > 1 ? scaled : 1;
+}
+
+int test_takes(int index) {
+    const int step = number_in("EVO_TEST_SCALE") / 2;
+    return step <= 1 || (index + number_in("EVO_TEST_TURN")) % step == 0;
 }
 
 static int plan_fp64(evo_context *context, const struct case_op *op) {

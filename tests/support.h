@@ -36,6 +36,12 @@ uint64_t test_seed(uint64_t fallback);
 /* `count` divided by EVO_TEST_SCALE (1 by default; builds with sanitizers take more), at least 1. */
 int test_scaled(int count);
 
+/**
+ * Whether a run takes case number `index` of a long list: all of them, but one in EVO_TEST_SCALE / 2 where that is set. EVO_TEST_TURN,
+ * a number, says which: runs of the same list on several devices take different ones.
+ */
+int test_takes(int index);
+
 /*
  * Whether kernels of the device take fp64 tensors of an op: asked once of a small plan, which may be refused as
  * EVO_ERROR_UNSUPPORTED with "fp64" in its text, and in no other way.

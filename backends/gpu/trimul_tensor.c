@@ -246,8 +246,8 @@ static bool is_t_in_output(const number *x, const evo_trimul_desc *d) {
 }
 
 static gpu_t_layout t_layout(const number *x, const evo_trimul_desc *d, int64_t positions, int64_t rows) {
-    const int64_t n = d->n > 0 ? d->n : 1, tiles = gpu_blocks(n, positions), rest = n - (tiles - 1) * positions;
-    gpu_t_layout t = { .length = (int32_t)positions, .tiles = (int32_t)tiles };
+    const int64_t n = d->n > 0 ? d->n : 1, count = gpu_blocks(n, positions), rest = n - (count - 1) * positions;
+    gpu_t_layout t = { .length = (int32_t)positions, .tiles = (int32_t)count };
     int64_t last = gpu_round(rest, 8);
     if (is_t_in_output(x, d)) {
         const int64_t channels = d->c_out * (int64_t)evo_dtype_size(d->out.dtype) / x->size; /* of t's numbers */
@@ -257,7 +257,7 @@ static gpu_t_layout t_layout(const number *x, const evo_trimul_desc *d, int64_t 
         t.batch = n * t.row;
     } else {
         t.tile = positions * d->c;
-        t.row = (tiles - 1) * t.tile + d->c * last;
+        t.row = (count - 1) * t.tile + d->c * last;
         t.batch = rows * t.row;
     }
     t.last_length = (int32_t)last;

@@ -65,10 +65,12 @@ static void test_coarse_modes(void **state) {
     static const char *const modes[] = { "dtype=bf16", "dtype=fp16", "dtype=fp32,compute=tf32",
                                          "dtype=fp32,compute=bf16", "dtype=fp32,compute=fp16" };
     uint64_t seed = test_seed(18);
+    int number = 0;
     (void)state;
     for (size_t i = 0; i < COUNT(sizes); i++)
         for (size_t m = 0; m < (i % 3 ? 3 : COUNT(modes)); m++) {
             char text[CASE_NAME_SIZE];
+            if (!test_takes(number++)) continue;
             snprintf(text, sizeof text, "opm(%s,%s)", sizes[i], modes[m]);
             judge_text(judge_context, text, seed + i);
         }
@@ -268,13 +270,17 @@ static void test_threads(void **state) {
 }
 
 static void test_limits(void **state) {
+    static const char *const texts[] = {
+        "opm(b=2,n=19,s=7,residual=1,dtype=fp64)",
+        "opm(b=1,n=8,s=3,dtype=bf16,variant=helixfold,layout=slice)",
+        "opm(b=2,n=9,s=5,residual=1,alias=residual,dtype=fp64)",
+        "opm(n=1,s=1,dtype=fp64)",
+        "opm(b=2,n=9,s=20,c=9,dtype=bf16)",
+        "opm(b=2,n=9,s=3,c=9,c_z=40,dtype=fp16,variant=alphafold2)",
+    };
     (void)state;
-    judge_limits(judge_context, "opm(b=2,n=19,s=7,residual=1,dtype=fp64)");
-    judge_limits(judge_context, "opm(b=1,n=8,s=3,dtype=bf16,variant=helixfold,layout=slice)");
-    judge_limits(judge_context, "opm(b=2,n=9,s=5,residual=1,alias=residual,dtype=fp64)");
-    judge_limits(judge_context, "opm(n=1,s=1,dtype=fp64)");
-    judge_limits(judge_context, "opm(b=2,n=9,s=20,c=9,dtype=bf16)");
-    judge_limits(judge_context, "opm(b=2,n=9,s=3,c=9,c_z=40,dtype=fp16,variant=alphafold2)");
+    for (size_t i = 0; i < COUNT(texts); i++)
+        if (test_takes((int)i)) judge_limits(judge_context, texts[i]);
 }
 
 static void test_graphs(void **state) {
@@ -330,7 +336,7 @@ static void test_orders(void **state) {
     (void)state;
     for (int i = 0; (name = evo_context_kernel(judge_context, EVO_OP_OPM, i)) != NULL; i++) {
         if (strchr(name, '/') == NULL) continue;
-        orders++;
+        if (!test_takes(orders++)) continue;
         for (size_t t = 0; t < COUNT(texts); t++) judge_order(texts[t], name, 0, false);
         /* A limit shrinks tiles, never changes the order. */
         const char *large = "opm(b=1,n=70,s=20,c=8,c_z=8)";

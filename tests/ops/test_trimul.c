@@ -231,6 +231,7 @@ static void test_matrix_units(void **state) {
     for (size_t i = 0; i < COUNT(sizes); i++)
         for (size_t m = 0; m < COUNT(modes); m++) {
             char text[CASE_NAME_SIZE];
+            if (!test_takes((int)(i * COUNT(modes) + m))) continue;
             snprintf(text, sizeof text, "trimul(%s,%s,direction=%s)", modes[m], sizes[i], directions[(i + m) % 2]);
             judge_text(judge_context, text, seed);
         }
@@ -239,10 +240,15 @@ static void test_matrix_units(void **state) {
         "trimul(n=131,c_z=8,c=8,dtype=fp32,compute=tf32,direction=incoming)",
         "trimul(n=70,c_z=40,c=16,alias=input,dtype=fp16)",
     };
-    judge_texts(judge_context, large, COUNT(large), seed);
-    judge_limits(judge_context, "trimul(b=2,n=19,c_z=16,c=40,residual=1,dtype=bf16)");
-    judge_limits(judge_context, "trimul(b=2,n=9,c_z=16,c=40,alias=input,dtype=fp16,direction=incoming)");
-    judge_limits(judge_context, "trimul(n=9,c_z=16,c=40,dtype=fp32,compute=tf32)");
+    for (size_t i = 0; i < COUNT(large); i++)
+        if (test_takes((int)i)) judge_text(judge_context, large[i], seed);
+    static const char *const limited[] = {
+        "trimul(b=2,n=19,c_z=16,c=40,residual=1,dtype=bf16)",
+        "trimul(b=2,n=9,c_z=16,c=40,alias=input,dtype=fp16,direction=incoming)",
+        "trimul(n=9,c_z=16,c=40,dtype=fp32,compute=tf32)",
+    };
+    for (size_t i = 0; i < COUNT(limited); i++)
+        if (test_takes((int)i)) judge_limits(judge_context, limited[i]);
     judge_split(judge_context, "trimul(b=3,n=9,c_z=16,c=16,dtype=fp16,mask=large)");
     judge_text(judge_context, "trimul(b=2,n=17,c_z=32,c=32,runs=4,residual=1,dtype=bf16)", seed);
 }

@@ -148,7 +148,7 @@ EVO_KERNEL(fault_shuffle, fault_params, FAULT_THREADS, 1) {
 enum {
     A_REGISTERS = 4,
     B_REGISTERS = 2,
-    SUMS = 4
+    OWN_SUMS = 4
 };
 EVO_DEVICE int a_row(int lane, int r) {
     return lane / 4 + r % 2 * 8;
@@ -176,19 +176,19 @@ EVO_DEVICE void product(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&
 enum {
     A_REGISTERS = 2,
     B_REGISTERS = 2,
-    SUMS = 4
+    OWN_SUMS = 4
 };
 #elif defined(EVO_MATRIX_WMMA11)
 enum {
     A_REGISTERS = 8,
     B_REGISTERS = 8,
-    SUMS = 8
+    OWN_SUMS = 8
 };
 #else
 enum {
     A_REGISTERS = 4,
     B_REGISTERS = 4,
-    SUMS = 8
+    OWN_SUMS = 8
 };
 #endif
 EVO_DEVICE int a_row(int lane, int) {
@@ -200,7 +200,7 @@ EVO_DEVICE int b_column(int lane) {
 EVO_DEVICE int sum_column(int lane, int) {
     return lane % 16;
 }
-EVO_DEVICE void product(float (&d)[SUMS], const uint32_t (&a)[A_REGISTERS], const uint32_t (&b)[B_REGISTERS]) {
+EVO_DEVICE void product(float (&d)[OWN_SUMS], const uint32_t (&a)[A_REGISTERS], const uint32_t (&b)[B_REGISTERS]) {
 #if defined(EVO_MATRIX_MFMA)
     mfma_16x16x16_f16(d, a, b);
 #else
@@ -224,7 +224,7 @@ EVO_DEVICE int sum_row(int lane, int e) {
 #if defined(EVO_MATRIX_WMMA11)
     return e * 2 + lane / 16;
 #else
-    return lane / 16 * SUMS + e;
+    return lane / 16 * OWN_SUMS + e;
 #endif
 }
 #endif
@@ -252,9 +252,9 @@ EVO_DEVICE void read_squares(const square &x, const square &y, int a_swap, int b
 }
 
 /* Every wave has the whole product and writes its share of the rows. */
-EVO_DEVICE void write_sums(const fault_params &p, const float (&d)[SUMS], bool transposed) {
+EVO_DEVICE void write_sums(const fault_params &p, const float (&d)[OWN_SUMS], bool transposed) {
     const int lane = thread_x() % WAVE, share = 16 / (FAULT_THREADS / WAVE);
-    for (int e = 0; e < SUMS; e++) {
+    for (int e = 0; e < OWN_SUMS; e++) {
         const int row = transposed ? sum_column(lane, e) : sum_row(lane, e);
         const int column = transposed ? sum_row(lane, e) : sum_column(lane, e);
         if (row / share == thread_x() / WAVE && column < 8) p.out[position() - thread_x() + row * 8 + column] = d[e];
@@ -264,7 +264,7 @@ EVO_DEVICE void write_sums(const fault_params &p, const float (&d)[SUMS], bool t
 EVO_DEVICE void multiply_squares(const fault_params &p, const square &x, const square &y, int a_swap, int b_swap,
                                  bool transposed) {
     uint32_t a[A_REGISTERS], b[B_REGISTERS];
-    float d[SUMS] = {};
+    float d[OWN_SUMS] = {};
     read_squares(x, y, a_swap, b_swap, a, b);
     product(d, a, b);
     write_sums(p, d, transposed);
@@ -305,7 +305,7 @@ EVO_KERNEL(fault_matrix_barrier, fault_params, FAULT_THREADS, 1) {
     ldmatrix_x4(a, &s[0][lane % 16][lane / 16 * 8]);
     ldmatrix_x4_trans(four, &s[1][lane % 16][lane / 16 * 8]); /* the identity is its own transpose */
     const uint32_t b[2] = { four[0], four[1] };
-    float d[SUMS] = {};
+    float d[OWN_SUMS] = {};
     product(d, a, b);
     write_sums(p, d, false);
 #else
@@ -327,7 +327,7 @@ EVO_KERNEL(fault_matrix_tf32, fault_params, FAULT_THREADS, 1) {
 #if defined(EVO_MATRIX_TF32)
     const int lane = thread_x() % WAVE;
     const float *const x = p.in + (position() - thread_x());
-    float d[SUMS] = {};
+    float d[OWN_SUMS] = {};
     uint32_t a[A_REGISTERS], b[2];
     for (int r = 0; r < A_REGISTERS; r++) {
 #if defined(EVO_MATRIX_MMA)
@@ -365,8 +365,8 @@ EVO_KERNEL(fault_matrix_cut_off, fault_params, FAULT_THREADS, 1) {
         float_to_half(bits_float(float_bits(p.in[position()]) & 0x7f800000u) / 2048.0f);
     block_barrier();
     uint32_t a[A_REGISTERS], b[B_REGISTERS];
-    float d[SUMS];
-    for (int e = 0; e < SUMS; e++) {
+    float d[OWN_SUMS];
+    for (int e = 0; e < OWN_SUMS; e++) {
         const int column = sum_column(lane, e);
         d[e] = column < 8 ? p.in[first + sum_row(lane, e) * 8 + column] : 0.0f;
     }
@@ -388,10 +388,10 @@ EVO_KERNEL(fault_matrix_subnormal, fault_params, FAULT_THREADS, 1) {
 #endif
     const int lane = thread_x() % WAVE, first = position() - thread_x();
     uint32_t a[A_REGISTERS], b[B_REGISTERS];
-    float d[SUMS] = {};
+    float d[OWN_SUMS] = {};
     read_squares(s[0], s[1], 0, 0, a, b);
     product(d, a, b);
-    for (int e = 0; e < SUMS; e++)
+    for (int e = 0; e < OWN_SUMS; e++)
         if (sum_column(lane, e) < 8) d[e] += p.in[first + sum_row(lane, e) * 8 + sum_column(lane, e)] - expected;
     write_sums(p, d, false);
 }
