@@ -16,7 +16,7 @@ build-test/ with gcc and assertions, and runs all test suites: a few minutes.
            the CPU kernels of all x86 sets, emulated, and of AArch64 under qemu;
            the simulated GPUs; both GPU backends compiled for every architecture;
            all suites under AddressSanitizer with UndefinedBehaviorSanitizer, and
-           under ThreadSanitizer (clang-19): up to half an hour on two cores
+           under ThreadSanitizer (clang-19): up to an hour on two cores
   --help   this text
 
 The device to test is taken from EVO_TEST_DEVICE (default cpu). The last line is

@@ -30,7 +30,7 @@ void judge_texts(evo_context *context, const char *const *texts, size_t count, u
 /* A NaN or an infinity in one element of a tensor by name reaches exactly the outputs that depend on it. */
 void judge_special(evo_context *context, const char *text, const char *tensor, double special);
 
-/* A batch equals single runs of its entries, bit for bit. */
+/* A batch equals single runs of its entries by the same kernel, bit for bit. */
 void judge_split(evo_context *context, const char *text);
 
 /* On the CPU: the same bits with 1, 2, 3 and 5 threads, in a context of its own each. */
