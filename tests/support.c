@@ -49,14 +49,13 @@ static int number_in(const char *variable) {
 }
 
 int test_scaled(int count) {
-    const char *text = getenv("EVO_TEST_SCALE");
-    int scale = text != NULL ? atoi(text) : 1;
+    int scale = number_in("EVO_TEST_SCALE");
     int scaled = count / (scale > 1 ? scale : 1);
     return scaled > 1 ? scaled : 1;
 }
 
 int test_takes(int index) {
-    const int step = number_in("EVO_TEST_SCALE") / 2;
+    const int step = getenv("EVO_TEST_TURN") != NULL ? number_in("EVO_TEST_SCALE") / 2 : 1;
     return step <= 1 || (index + number_in("EVO_TEST_TURN")) % step == 0;
 }
 

@@ -37,8 +37,8 @@ uint64_t test_seed(uint64_t fallback);
 int test_scaled(int count);
 
 /**
- * Whether a run takes case number `index` of a long list: all of them, but one in EVO_TEST_SCALE / 2 where that is set. EVO_TEST_TURN,
- * a number, says which: runs of the same list on several devices take different ones.
+ * Whether a run takes case number `index` of a long list: all of them, unless EVO_TEST_TURN is set, a number: then one in
+ * EVO_TEST_SCALE / 2, which depends on it, so that the runs on several devices share the list.
  */
 int test_takes(int index);
 
