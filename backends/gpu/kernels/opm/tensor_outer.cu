@@ -465,7 +465,7 @@ template <class FORM> EVO_DEVICE void make_pairs(const gpu_opm_tensor_outer_para
     for (int c_b = 0; c_b < p.c; c_b += HIDDEN)
         for (int s = 0; s < p.s_pad; s += p.chunk)
             walk_channels<FORM>(p, at, c_b, s, p.s_pad - s < p.chunk ? p.s_pad - s : p.chunk, scaled, memory, sum);
-    write_block<FORM>(p, at, memory, sum);
+    write_block<FORM>(p, block_place(p), memory, sum); /* its place again: z has all the registers in between */
 }
 
 #define EVO_OUTER(name, T, SIDES, STAGES, SLICES)                                                                     \
