@@ -1,6 +1,6 @@
 /* platform.c: the environment, the clock and the machine. */
 #ifdef __linux__
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* sched_getaffinity, secure_getenv */
 #endif
 #include "src/platform.h"
 
@@ -14,8 +14,11 @@
 #include <unistd.h>
 
 const char *evo_environment(const char *name) {
-    if (getuid() != geteuid() || getgid() != getegid()) return NULL;
-    const char *value = getenv(name);
+#ifdef __linux__
+    const char *value = secure_getenv(name); /* the kernel's own notion: set-user-ID, set-group-ID, capabilities of a file */
+#else
+    const char *value = getuid() != geteuid() || getgid() != getegid() ? NULL : getenv(name);
+#endif
     return value && value[0] ? value : NULL;
 }
 

@@ -26,10 +26,11 @@ USAGE
 }
 
 # Tests that may skip, by name: those of other languages and build systems, whose packages only --all installs;
-# python-torch, unless PyTorch is there already: the step 'Python package' of --all installs it; hopper, which needs such a chip.
+# python-torch, unless PyTorch is there already: the step 'Python package' of --all installs it; hopper, which needs such a chip;
+# environment, which needs root.
 may_skip='embed-cmake-versions embed-c-cmake embed-c-cmake-static embed-c++-cmake embed-fortran-cmake
           embed-fortran-pkg-config embed-warnings-fortran embed-mpi-openmpi embed-warnings-mpi python-torch
-          hopper'
+          hopper environment'
 # The same of the installed package's own tests.
 python_may_skip='test_gpu test_jax'
 
@@ -209,7 +210,7 @@ static_build() {
 deps=
 if [ $all = yes ]; then
     deps=--all
-    may_skip='python-torch hopper'
+    may_skip='python-torch hopper environment'
 fi
 if ! sh tools/install-deps.sh $deps; then
     failed=1

@@ -46,9 +46,54 @@ class TestInfo(EvoTest):
             self.assertGreater(len(device["kernels"]["trimul"]), 0)
 
 
+    def test_report(self):
+        secrets = {"EVO_CUDA_LIBRARY": "/home/zaphod/libs/libcuda.so.1", "EVO_HIP_LIBRARY": "/home/zaphod/libamdhip64.so.6",
+                   "GOMP_CPU_AFFINITY": "0-1", "CUDA_VISIBLE_DEVICES": "GPU-8932f937-d72c", "TRILLIAN": "secret",
+                   "EVO_KERNEL": "opm:reference", "HOME": "/home/zaphod"}
+        out, err = self.run_program("info", "--report", env={**os.environ, **secrets})
+        self.assertEqual(err, "")
+        for part in ("libevoformer ", "system: ", "processors: ", "processor flags:", "plans on cpu:\n    evoformer,plan,cpu",
+                     "GOMP_CPU_AFFINITY: 0-1\n", "CUDA_VISIBLE_DEVICES: (set, not shown)\n", "EVO_KERNEL: opm:reference\n",
+                     "EVO_CUDA_LIBRARY: libcuda.so.1\n"):
+            self.assertIn(part, out)
+        for private in ("zaphod", "8932f937", "secret", os.uname().nodename, self.folder, os.path.dirname(self.path)):
+            self.assertNotIn(private, out)
+        self.refused("info", "--report", "--json", status=2, parts=["--report", "--json"])
+
+
+class TestSelftest(EvoTest):
+    def test_passes(self):
+        out, err = self.run_program("selftest", "--device", command.DEVICE, "--seconds", "1", timeout=300)
+        self.assertEqual(err, "")
+        self.assertRegex(out, r"\A\S+ \(.*\): 8 known answers, 9 shapes of real use, [1-9]\d* of \d{4} built-in cases; "
+                              r"\d+ passed, 0 failed, \d+ skipped in \d+ s: ok\n\Z")
+
+    def test_json(self):
+        out, _ = self.run_program("selftest", "--device", command.DEVICE, "--seconds", "0", "--json", "--seed", "7",
+                                  timeout=300)
+        row = json.loads(out)
+        self.assertEqual((row["passed"], row["failed"], row["random"], row["result"]), (17, 0, 0, "ok"))
+
+    def test_wrong_library(self):
+        wrong = os.environ.get("EVO_TEST_WRONG")
+        if wrong:
+            environment = {**os.environ, "LD_PRELOAD": wrong}
+            out, _ = self.run_program("selftest", "--device", "cpu", "--seconds", "0", status=1, env=environment)
+            self.assertIn("tri_inc_04_openfold_b3n1_12-8  ", out)
+            self.assertIn("repeat: evo selftest --device cpu --seconds 0\n", out)
+            self.assertRegex(out, r"10 failed, 0 skipped in \d+ s: FAIL\nselftest FAILED")
+
+    def test_command_line(self):
+        for arguments in (["--seconds", "-1"], ["--seconds", "soon"], ["--seconds", "nan"], ["--device", "toaster"],
+                          ["--seed", "x"], ["extra"], ["--bogus"]):
+            with self.subTest(arguments):
+                self.refused("selftest", *arguments, status=2, parts=["evo selftest: "])
+
+
 class TestCommandLine(EvoTest):
     def test_help(self):
-        for command_line in (["--help"], ["info", "--help"], ["run", "--help"], ["check", "--help"], ["run", "-h"]):
+        for command_line in (["--help"], ["info", "--help"], ["run", "--help"], ["check", "--help"],
+                             ["selftest", "--help"], ["run", "-h"]):
             with self.subTest(command_line):
                 out, err = self.run_program(*command_line)
                 self.assertTrue(out.startswith("usage: evo"))

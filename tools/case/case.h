@@ -348,6 +348,9 @@ void case_file_close(struct case_file *file);
  */
 bool case_load(const char *path, enum case_source source, struct evo_case *result, bool *has_views,
                struct io_error *error);
+/** The same for a file that lies in memory, with its canonical weights; `name` stands for its path. */
+bool case_load_bytes(const char *name, const unsigned char *bytes, size_t size, struct evo_case *result,
+                     struct io_error *error);
 /** Applies a file's `variant`: a JSON object of the op's parameters, or a variant's name. */
 bool case_variant_from_json(const struct case_op *op, union case_desc *desc, const char *text, bool *residual,
                             struct io_error *error);

@@ -474,10 +474,9 @@ static void name_case(struct evo_case *c, const char *path) {
     (void)snprintf(c->name, sizeof c->name, "%.*s", (int)(length < sizeof c->name ? length : sizeof c->name - 1), name);
 }
 
-bool case_file_open(const char *path, enum case_source source, struct case_file *file, struct io_error *error) {
-    memset(file, 0, sizeof *file);
-    file->path = path;
-    bool good = safetensors_read(path, &file->arrays, error) && read_metadata(file, error) && take_arrays(file, error);
+/* The rest of opening, once the arrays are there. */
+static bool take_file(struct case_file *file, enum case_source source, struct io_error *error) {
+    bool good = read_metadata(file, error) && take_arrays(file, error);
     if (good) {
         struct case_file viewed = *file;
         file->has_views = file->views->child != NULL;
@@ -492,6 +491,12 @@ bool case_file_open(const char *path, enum case_source source, struct case_file 
         case_file_close(file);
     }
     return good;
+}
+
+bool case_file_open(const char *path, enum case_source source, struct case_file *file, struct io_error *error) {
+    memset(file, 0, sizeof *file);
+    file->path = path;
+    return safetensors_read(path, &file->arrays, error) && take_file(file, source, error);
 }
 
 void case_file_close(struct case_file *file) {
@@ -521,6 +526,20 @@ bool case_load(const char *path, enum case_source source, struct evo_case *resul
     if (has_views != NULL) {
         *has_views = file.has_views;
     }
+    case_file_close(&file);
+    return good;
+}
+
+bool case_load_bytes(const char *name, const unsigned char *bytes, size_t size, struct evo_case *result,
+                     struct io_error *error) {
+    struct case_file file;
+    memset(result, 0, sizeof *result);
+    memset(&file, 0, sizeof file);
+    file.path = name;
+    if (!safetensors_parse(name, bytes, size, &file.arrays, error) || !take_file(&file, CASE_CANONICAL, error)) {
+        return false;
+    }
+    bool good = build(&file, result, error);
     case_file_close(&file);
     return good;
 }

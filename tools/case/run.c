@@ -266,6 +266,22 @@ static void take_output(struct run *run, unsigned char *elements) {
     }
 }
 
+/* The poison is a NaN that no arithmetic gives; a device and its reference that both write nothing would agree on it. */
+static bool all_written(struct run *run, const unsigned char *elements) {
+    const struct case_tensor *out = case_result_of(run->c);
+    size_t width = evo_dtype_size(out->dtype);
+    for (int64_t i = 0; i < out->count; i++) {
+        size_t poison = 0;
+        while (poison < width && elements[(size_t)i * width + poison] == POISON) {
+            poison++;
+        }
+        if (poison == width) {
+            return complain(run, "out", "an element was not written");
+        }
+    }
+    return true;
+}
+
 /* All bytes but the output's elements must be what they were. */
 static bool nothing_else_changed(struct run *run) {
     const struct evo_case *c = run->c;
@@ -292,7 +308,7 @@ static bool run_all(struct run *run) {
         good = (i == 0 || upload(run)) && execute(run);
         if (good) {
             take_output(run, i == 0 ? run->result : again);
-            good = nothing_else_changed(run) &&
+            good = all_written(run, i == 0 ? run->result : again) && nothing_else_changed(run) &&
                    (i == 0 || memcmp(run->result, again, bytes) == 0 ||
                     complain(run, "out", "another execution of the same plan gave other bits"));
         }

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "builtin.h"
-#include "command.h"
+#include "checker.h"
 
 enum {
     KEY_GOLDEN = KEY_FIRST,
@@ -62,130 +62,39 @@ static const struct command self = {
 };
 
 struct check {
-    const char *device; /* as asked for, then as opened */
-    const char *kernel;
+    struct checker checker;
     const char *filter;
     struct builtin_choice choice;
     evo_compute compute; /* if choice.compute is set */
-    uint64_t seed;
-    bool json, list;
+    bool list;
     const char **texts; /* of --case */
     int text_count;
     const char **paths; /* of --golden */
     int path_count;
-    evo_context *context, *cpu;
-    evo_device_info info;
-    int passed, failed, skipped;
-    int done, total; /* for the progress line */
-    bool terminal;
 };
 
-/* ---- progress ---- */
-
-static void show_progress(struct check *check, const char *name) {
-    if (check->terminal) {
-        (void)fprintf(stderr, "\r\033[K[%d/%d] %.100s", check->done, check->total, name);
-        (void)fflush(stderr);
-    }
-}
-
-static void clear_progress(const struct check *check) {
-    if (check->terminal) {
-        (void)fprintf(stderr, "\r\033[K");
-    }
-}
-
-/* ---- results ---- */
-
-enum result {
-    RESULT_OK,
-    RESULT_FAILED,
-    RESULT_SKIPPED
-};
-
-/* The command that repeats one case: what chose the device and the numbers, and the case. */
+/* The command that repeats one case: what chose the device and the numbers, and the case. `path` is that of a golden file. */
 static void repeat_command(const struct check *check, const char *name, const char *path, char *text, size_t size) {
-    char seed[32];
-    (void)snprintf(seed, sizeof seed, " --seed %llu", (unsigned long long)check->seed);
-    int used = snprintf(text, size, "evo check --device %s%s%s", check->device,
-                        check->kernel != NULL ? " --kernel " : "", check->kernel != NULL ? check->kernel : "");
-    if (used < 0 || (size_t)used >= size) {
-        return;
-    }
+    const struct checker *checker = &check->checker;
+    char start[512];
+    (void)snprintf(start, sizeof start, "evo check --device %s%s%s", checker->device,
+                   checker->kernel != NULL ? " --kernel " : "", checker->kernel != NULL ? checker->kernel : "");
     if (path == NULL) {
-        (void)snprintf(text + used, size - (size_t)used, "%s --case '%s'", seed, name);
+        (void)snprintf(text, size, "%s --seed %llu --case '%s'", start, (unsigned long long)checker->seed, name);
     } else {
         const char *compute = check->choice.compute;
         bool typed = check->choice.dtype != EVO_NONE;
-        (void)snprintf(text + used, size - (size_t)used, "%s%s%s%s --golden '%s'", typed ? " --dtype " : "",
+        (void)snprintf(text, size, "%s%s%s%s%s --golden '%s'", start, typed ? " --dtype " : "",
                        typed ? evo_dtype_name(check->choice.dtype) : "", compute != NULL ? " --compute " : "",
                        compute != NULL ? compute : "", path);
     }
 }
 
-/* Infinity and NaN are no JSON numbers; they become null. */
-static void add_number(cJSON *object, const char *key, double value) {
-    if (isfinite(value)) {
-        (void)cJSON_AddNumberToObject(object, key, value);
-    } else {
-        (void)cJSON_AddNullToObject(object, key);
-    }
-}
-
-static void print_object(cJSON *object) {
-    char *text = cJSON_PrintUnformatted(object);
-    printf("%s\n", text != NULL ? text : "{}");
-    cJSON_free(text);
-    cJSON_Delete(object);
-}
-
-static void print_json(const char *name, const struct case_verdict *verdict, enum result result, const char *repeat) {
-    static const char *const words[] = { "ok", "fail", "skip" };
-    cJSON *object = cJSON_CreateObject();
-    (void)cJSON_AddStringToObject(object, "case", name);
-    (void)cJSON_AddStringToObject(object, "result", words[result]);
-    (void)cJSON_AddStringToObject(object, "kernel", verdict->outcome.kernel);
-    add_number(object, "error", verdict->comparison.total);
-    add_number(object, "worst_pair", verdict->comparison.pair);
-    add_number(object, "bound", verdict->bound.total);
-    add_number(object, "pair_bound", verdict->bound.pair);
-    add_number(object, "milliseconds", verdict->outcome.milliseconds);
-    if (result != RESULT_OK) {
-        (void)cJSON_AddStringToObject(object, "message", verdict->outcome.message);
-    }
-    if (result == RESULT_FAILED) {
-        (void)cJSON_AddStringToObject(object, "repeat", repeat);
-    }
-    print_object(object);
-}
-
-static void print_line(const char *name, const struct case_verdict *verdict, enum result result, const char *repeat) {
-    if (result == RESULT_SKIPPED) {
-        printf("%s  skipped: %s\n", name, verdict->outcome.message);
-        return;
-    }
-    if (result == RESULT_FAILED && verdict->bound.total == 0.0) { /* it did not come to a comparison */
-        printf("%s  -  error -, worst pair -  FAIL\n    %s\n    repeat: %s\n", name, verdict->outcome.message, repeat);
-        return;
-    }
-    printf("%s  %s  error %.1e of %.1e, worst pair %.1e of %.1e  %s\n", name,
-           verdict->outcome.kernel[0] != '\0' ? verdict->outcome.kernel : "-", verdict->comparison.total,
-           verdict->bound.total, verdict->comparison.pair, verdict->bound.pair, result == RESULT_OK ? "ok" : "FAIL");
-    if (result == RESULT_FAILED) {
-        printf("    %s\n    repeat: %s\n", verdict->outcome.message, repeat);
-    }
-}
-
-/* Counts and prints one case. `path` is that of a golden file. */
 static void report(struct check *check, const char *name, const char *path, const struct case_verdict *verdict,
                    enum result result) {
     char repeat[4096];
     repeat_command(check, name, path, repeat, sizeof repeat);
-    check->passed += result == RESULT_OK;
-    check->failed += result == RESULT_FAILED;
-    check->skipped += result == RESULT_SKIPPED;
-    clear_progress(check);
-    (check->json ? print_json : print_line)(name, verdict, result, repeat);
+    checker_report(&check->checker, name, verdict, result, repeat);
 }
 
 static void report_error(struct check *check, const char *name, const char *path, const char *message) {
@@ -193,44 +102,6 @@ static void report_error(struct check *check, const char *name, const char *path
     memset(&verdict, 0, sizeof verdict);
     (void)snprintf(verdict.outcome.message, sizeof verdict.outcome.message, "%s", message);
     report(check, name, path, &verdict, RESULT_FAILED);
-}
-
-/* A refusal is no failure where a kernel was forced, or where only the CPU computes in fp64. */
-static enum result result_of(const struct check *check, const struct evo_case *c, const struct case_verdict *verdict) {
-    union case_desc desc = c->desc;
-    bool forced = check->kernel != NULL || getenv("EVO_KERNEL") != NULL;
-    bool reference_only = *c->op->common(&desc).compute == EVO_COMPUTE_FP64 && strcmp(check->device, "cpu") != 0;
-    if (verdict->outcome.result == CASE_DONE) {
-        return RESULT_OK;
-    }
-    return verdict->outcome.result == CASE_REFUSED && (forced || reference_only) ? RESULT_SKIPPED : RESULT_FAILED;
-}
-
-/* Whether the op has the kernel that is forced. */
-static bool has_kernel(const struct check *check, const struct case_op *op) {
-    const char *kernel;
-    for (int i = 0; (kernel = evo_context_kernel(check->context, op->id, i)) != NULL; i++) {
-        if (strcmp(kernel, check->kernel) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Runs one case as the options say. */
-static enum result check_case(struct check *check, struct evo_case *c, struct case_verdict *verdict) {
-    struct case_common common = c->op->common(&c->desc);
-    if (check->kernel != NULL) {
-        *common.kernel = check->kernel;
-        if (!has_kernel(check, c->op)) {
-            memset(verdict, 0, sizeof *verdict);
-            (void)snprintf(verdict->outcome.message, sizeof verdict->outcome.message, "%s has no kernel \"%s\" on %s",
-                           c->op->name, check->kernel, check->device);
-            return RESULT_SKIPPED;
-        }
-    }
-    (void)case_check(check->context, check->cpu, c, verdict);
-    return result_of(check, c, verdict);
 }
 
 static bool matches(const struct check *check, const char *name) {
@@ -243,20 +114,20 @@ static void check_text(struct check *check, const char *text) {
     struct evo_case c;
     struct io_error error;
     struct case_verdict verdict;
-    show_progress(check, text);
-    if (!case_parse(text, check->seed, &c, &error)) {
+    checker_progress(&check->checker, text);
+    if (!case_parse(text, check->checker.seed, &c, &error)) {
         report_error(check, text, NULL, error.text);
     } else {
-        enum result result = check_case(check, &c, &verdict);
+        enum result result = checker_judge(&check->checker, &c, &verdict);
         report(check, text, NULL, &verdict, result);
         case_destroy(&c);
     }
-    check->done++;
+    check->checker.done++;
 }
 
 static bool count_text(void *user, const char *text) {
     struct check *check = user;
-    check->total += matches(check, text);
+    check->checker.total += matches(check, text);
     return true;
 }
 
@@ -277,7 +148,7 @@ static void check_builtin(struct check *check) {
         return;
     }
     for (int i = 0; i < check->text_count; i++) {
-        check->total += matches(check, check->texts[i]);
+        check->checker.total += matches(check, check->texts[i]);
     }
     for (int i = 0; i < check->text_count; i++) {
         (void)take_text(check, check->texts[i]);
@@ -378,7 +249,7 @@ static bool check_form(struct check *check, const char *path, enum case_source s
     bool good =
         (c.expected != NULL || io_fail(error, "%s: tensor \"expected\" is missing", path)) && adjust(check, &c, error);
     if (good) {
-        *result = check_case(check, &c, verdict);
+        *result = checker_judge(&check->checker, &c, verdict);
     }
     case_destroy(&c);
     return good;
@@ -417,7 +288,7 @@ static void check_file(struct check *check, const char *path) {
     if (!matches(check, name)) {
         return;
     }
-    show_progress(check, name);
+    checker_progress(&check->checker, name);
     bool good = check_form(check, path, CASE_CANONICAL, &verdict, &result, &has_views, &error) &&
                 (!has_views || check_form(check, path, CASE_VIEWS, &viewed, &viewed_result, NULL, &error));
     if (!good) {
@@ -456,9 +327,9 @@ static int check_golden(struct check *check) {
             status = failure(&self, "%s", error.text);
         }
     }
-    check->total = (int)paths.count;
+    check->checker.total = (int)paths.count;
     for (size_t i = 0; i < paths.count && status == STATUS_GOOD; i++) {
-        check->done = (int)i;
+        check->checker.done = (int)i;
         if (wanted_op(check, paths.items[i])) {
             check_file(check, paths.items[i]);
         }
@@ -480,34 +351,24 @@ static bool kernel_is_known(const struct check *check) {
         if (check->choice.op != NULL && strcmp(check->choice.op, op->name) != 0) {
             continue;
         }
-        if (has_kernel(check, op)) {
+        if (checker_has_kernel(&check->checker, op)) {
             return true;
         }
         const char *kernel;
-        for (int k = 0; (kernel = evo_context_kernel(check->context, op->id, k)) != NULL; k++) {
+        for (int k = 0; (kernel = evo_context_kernel(check->checker.context, op->id, k)) != NULL; k++) {
             size_t used = strlen(names);
             (void)snprintf(names + used, sizeof names - used, " %s:%s", op->name, kernel);
         }
     }
-    (void)usage_error(&self, "--kernel: \"%s\" is none of%s", check->kernel, names);
+    (void)usage_error(&self, "--kernel: \"%s\" is none of%s", check->checker.kernel, names);
     return false;
 }
 
 static int finish(const struct check *check) {
-    clear_progress(check);
-    if (check->passed + check->failed + check->skipped == 0) {
+    if (checker_count(&check->checker) == 0) {
         (void)failure(&self, "no case is left: --op, --dtype and --filter name none (see --list)");
     }
-    if (check->json) {
-        cJSON *object = cJSON_CreateObject();
-        (void)cJSON_AddNumberToObject(object, "passed", check->passed);
-        (void)cJSON_AddNumberToObject(object, "failed", check->failed);
-        (void)cJSON_AddNumberToObject(object, "skipped", check->skipped);
-        print_object(object);
-    } else {
-        printf("%d passed, %d failed, %d skipped\n", check->passed, check->failed, check->skipped);
-    }
-    return check->passed > 0 && check->failed == 0 ? STATUS_GOOD : STATUS_FAILED;
+    return checker_finish(&check->checker);
 }
 
 static int run_checks(struct check *check) {
@@ -516,27 +377,18 @@ static int run_checks(struct check *check) {
         check_builtin(check);
         return STATUS_GOOD;
     }
-    if (!open_device(&self, check->device, &check->context, &status)) {
+    if (!checker_open(&check->checker, &self, &status)) {
         return status;
     }
-    if (check->kernel != NULL && !kernel_is_known(check)) {
+    if (check->checker.kernel != NULL && !kernel_is_known(check)) {
         status = STATUS_USAGE;
-    } else if (open_device(&self, "cpu", &check->cpu, &status)) {
-        check->info = (evo_device_info)EVO_DEVICE_INFO_INIT;
-        if (evo_context_device(check->context, &check->info) == EVO_OK) {
-            check->device = check->info.name;
-        }
-        check->terminal = isatty(STDERR_FILENO) != 0;
-        status = STATUS_GOOD;
-        if (check->path_count > 0) {
-            status = check_golden(check);
-        } else {
-            check_builtin(check);
-        }
-        status = status == STATUS_GOOD ? finish(check) : status;
+    } else if (check->path_count > 0) {
+        status = check_golden(check);
+    } else {
+        check_builtin(check);
     }
-    evo_context_destroy(check->cpu);
-    evo_context_destroy(check->context);
+    status = status == STATUS_GOOD ? finish(check) : status;
+    checker_close(&check->checker);
     return status;
 }
 
@@ -550,10 +402,10 @@ static bool take_option(struct check *check, int key, const char *value) {
         check->texts[check->text_count++] = value;
         return true;
     case KEY_DEVICE:
-        check->device = value;
+        check->checker.device = value;
         return true;
     case KEY_KERNEL:
-        check->kernel = value;
+        check->checker.kernel = value;
         return true;
     case KEY_OP:
         check->choice.op = value;
@@ -564,7 +416,7 @@ static bool take_option(struct check *check, int key, const char *value) {
         check->choice.compute = value;
         return parse_compute(&self, value, &check->compute);
     case KEY_SEED:
-        return parse_seed(&self, value, &check->seed);
+        return parse_seed(&self, value, &check->checker.seed);
     case KEY_FILTER:
         check->filter = value;
         return true;
@@ -572,7 +424,7 @@ static bool take_option(struct check *check, int key, const char *value) {
         check->list = true;
         return true;
     case KEY_JSON:
-        check->json = true;
+        check->checker.json = true;
         return true;
     default:
         return false;
@@ -591,7 +443,7 @@ static int check_usage(const struct check *check) {
     for (int i = 0; i < check->text_count; i++) {
         struct evo_case c;
         struct io_error error;
-        if (!case_parse(check->texts[i], check->seed, &c, &error)) {
+        if (!case_parse(check->texts[i], check->checker.seed, &c, &error)) {
             return usage_error(&self, "--case %s: %s", check->texts[i], error.text);
         }
         case_destroy(&c);
@@ -612,7 +464,7 @@ static int take_rest(struct check *check, int argc, char **argv) {
 
 int command_check(int argc, char **argv) {
     struct arguments arguments = { &self, argc, argv, NULL };
-    struct check check = { .device = "cpu", .seed = 1 };
+    struct check check = { .checker = { .device = "cpu", .seed = 1 } };
     int status = STATUS_GOOD;
     int key = 0;
     check.texts = calloc((size_t)argc + 1, sizeof *check.texts);

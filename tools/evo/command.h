@@ -74,6 +74,7 @@ int close_output(const struct command *command, int status);
 int command_info(int argc, char **argv);
 int command_run(int argc, char **argv);
 int command_check(int argc, char **argv);
+int command_selftest(int argc, char **argv);
 int command_bench(int argc, char **argv);
 
 #endif

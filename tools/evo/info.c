@@ -5,30 +5,37 @@
 #include <string.h>
 
 #include "command.h"
+#include "report.h"
 
 enum {
-    KEY_JSON = KEY_FIRST
+    KEY_JSON = KEY_FIRST,
+    KEY_REPORT
 };
 
 static const struct option_spec options[] = { { "json", KEY_JSON, NULL, "one JSON object on one line" },
+                                              { "report", KEY_REPORT, NULL, "all that a bug report needs" },
                                               { "help", KEY_HELP, NULL, "print this help" },
                                               { NULL, 0, NULL, NULL } };
 
 static const struct command self = {
-    "evo info", "evo info [--json]",
+    "evo info", "evo info [--json | --report]",
     "Says what this build holds and what it finds on this machine: version, build options, backends (and why one is\n"
-    "absent), devices with their properties, and each op's kernels on each device, best first.",
+    "absent), devices with their properties, and each op's kernels on each device, best first.\n"
+    "--report adds the system, the driver, the OpenMP runtime, settings in the environment and a few plans; it holds "
+    "no\n"
+    "names of hosts, users or folders.",
     options
 };
 
 /* ---- as text ---- */
 
-static void print_backend(const evo_backend_info *backend) {
+static void print_backend(const evo_backend_info *backend, bool report) {
     if (backend->device_count > 0) {
         printf("backend %s: %d device%s", backend->name, backend->device_count, backend->device_count == 1 ? "" : "s");
     } else {
         printf("backend %s: %s", backend->name, backend->compiled ? "compiled in, no device" : "not in this binary");
-        printf("%s%s", backend->missing[0] != '\0' ? ": " : "", backend->missing);
+        printf("%s", backend->missing[0] != '\0' ? ": " : "");
+        report ? print_without_folders(backend->missing) : (void)printf("%s", backend->missing);
     }
     printf("%s%s\n", backend->images[0] != '\0' ? "; kernels for " : "", backend->images);
 }
@@ -56,12 +63,12 @@ static void print_device(const evo_device_info *device, evo_context *context) {
     }
 }
 
-static void print_text(void) {
+static void print_text(bool report) {
     evo_backend_info backend = EVO_BACKEND_INFO_INIT;
     evo_device_info device = EVO_DEVICE_INFO_INIT;
     printf("libevoformer %s\nbuild: %s\n", evo_version(), evo_build_info());
     for (int i = 0; evo_backend_get(i, &backend) == EVO_OK; i++) {
-        print_backend(&backend);
+        print_backend(&backend, report);
     }
     for (int i = 0; evo_device_get(i, &device) == EVO_OK; i++) {
         evo_context *context = NULL;
@@ -71,6 +78,9 @@ static void print_text(void) {
             printf("    cannot be opened: %s\n", evo_last_error());
         }
         evo_context_destroy(context);
+    }
+    if (report) {
+        print_report();
     }
 }
 
@@ -138,12 +148,15 @@ static int print_json(void) {
 
 int command_info(int argc, char **argv) {
     struct arguments arguments = { &self, argc, argv, NULL };
-    bool json = false;
+    bool json = false, report = false;
     int key;
     while ((key = next_option(&arguments)) != 0) {
         switch (key) {
         case KEY_JSON:
             json = true;
+            break;
+        case KEY_REPORT:
+            report = true;
             break;
         case KEY_HELP:
             print_help(&self);
@@ -155,9 +168,12 @@ int command_info(int argc, char **argv) {
     if (optind < argc) {
         return usage_error(&self, "unexpected argument \"%s\"", argv[optind]);
     }
+    if (json && report) {
+        return usage_error(&self, "--report is text: leave --json out");
+    }
     if (json) {
         return close_output(&self, print_json());
     }
-    print_text();
+    print_text(report);
     return close_output(&self, STATUS_GOOD);
 }

@@ -12,6 +12,7 @@ static const struct {
     { "info", command_info, "what this build and this machine can do" },
     { "run", command_run, "compute one op on files, or on random numbers" },
     { "check", command_check, "check the results of a device against the fp64 reference or golden files" },
+    { "selftest", command_selftest, "a minute's check of all devices of this machine" },
     { "bench", command_bench, "time ops, and say how far from the hardware's limits they are" },
 };
 
@@ -30,7 +31,7 @@ static void help(void) {
     print_help(&self);
     printf("\ncommands (evo COMMAND --help tells more):\n");
     for (int i = 0; i < COMMAND_COUNT; i++) {
-        printf("  %-8s%s\n", commands[i].name, commands[i].about);
+        printf("  %-10s%s\n", commands[i].name, commands[i].about);
     }
 }
 
@@ -51,7 +52,7 @@ static int own_option(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     if (argc < 2) {
-        return usage_error(&self, "which command? One of info, run, check, bench");
+        return usage_error(&self, "which command? One of info, run, check, selftest, bench");
     }
     if (argv[1][0] == '-' && argv[1][1] != '\0') {
         return own_option(argc, argv);
@@ -61,5 +62,5 @@ int main(int argc, char **argv) {
             return commands[i].run(argc - 1, argv + 1);
         }
     }
-    return usage_error(&self, "unknown command \"%s\"; there are info, run, check, bench", argv[1]);
+    return usage_error(&self, "unknown command \"%s\"; there are info, run, check, selftest, bench", argv[1]);
 }
