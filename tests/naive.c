@@ -46,8 +46,10 @@ static number multiply(long double u, number a, number b) {
     return (number){ v, fabsl(a.v) * b.e + fabsl(b.v) * a.e + u * fabsl(v) };
 }
 
+/* By infinity: 0, as exact as can be. */
 static number divide(long double u, number a, number b) {
     long double v = a.v / b.v;
+    if (isinf(b.v) && isfinite(a.v)) return exact(v);
     return (number){ v, (a.e + fabsl(v) * b.e) / fabsl(b.v) + u * fabsl(v) };
 }
 

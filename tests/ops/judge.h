@@ -24,16 +24,21 @@ void judge_naive(const struct evo_case *c, long double unit, long double *want, 
 
 /* Fails unless the device's output of the case is what ops.md says, within the rounding that its compute allows. */
 void judge_case(evo_context *context, const struct evo_case *c);
+/* The same of an output that was computed in this mode. */
+void judge_output(const struct evo_case *c, evo_compute compute, const double *got);
 void judge_text(evo_context *context, const char *text, uint64_t seed);
 void judge_texts(evo_context *context, const char *const *texts, size_t count, uint64_t seed);
 
 /* A NaN or an infinity in one element of a tensor by name reaches exactly the outputs that depend on it. */
 void judge_special(evo_context *context, const char *text, const char *tensor, double special);
 
+/* Fails unless two outputs of the case agree bit for bit; `what` says how the first was made. */
+void judge_same(const struct evo_case *c, const char *what, const double *got, const double *want, int64_t count);
+
 /* A batch equals single runs of its entries by the same kernel, bit for bit. */
 void judge_split(evo_context *context, const char *text);
 
-/* On the CPU: the same bits with 1, 2, 3 and 5 threads, in a context of its own each. */
+/* On the CPU: the same bits with 1 to twice as many threads as processors (5 at least), in a context of its own each. */
 void judge_threads(evo_context *context, const char *text);
 
 /*
