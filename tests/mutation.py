@@ -82,7 +82,11 @@ class Bench:
                             "-Ddefault_library=shared"], check=True, stdout=subprocess.DEVNULL)
         for name in FILES:
             shutil.copy2(ROOT / name, self.tree / name)
-        self.make("src/libevoformer.so", *(f"tests/test_{name}" for name in sorted({t for ts in TESTS.values() for t in ts})))
+        targets = subprocess.run(["ninja", "-C", self.build, "-t", "targets", "all"], check=True, capture_output=True,
+                                 text=True).stdout.split("\n")
+        self.library = next(t.split(":")[0] for t in targets if t.startswith("src/libevoformer.so") and "LINKER" in t)
+        assert self.make(self.library, *(f"tests/test_{name}" for name in sorted({t for ts in TESTS.values() for t in ts})), \
+            "the tree does not build"
         self.environment = dict(os.environ, EVO_TEST_DATA=str(self.tree / "tests"), EVO_TEST_SCALE="10",
                                 OMP_WAIT_POLICY="passive", EVO_TEST_DEVICE="cpu")
 
@@ -94,7 +98,7 @@ class Bench:
         text = (ROOT / name).read_text()
         (self.tree / name).write_text(text[:offset] + new + text[offset + len(old):])
         try:
-            if not self.make("src/libevoformer.so"):
+            if not self.make(self.library):
                 return "compiler"
             tests = TESTS["opm" if "opm" in name else "trimul"]
             if "opm" not in name and "trimul" not in name:
