@@ -80,12 +80,13 @@ class Bench:
                 shutil.copy2(ROOT / name, self.tree / name)
             subprocess.run(["meson", "setup", self.build, self.tree, "-Dbuildtype=debugoptimized", "-Dexamples=false",
                             "-Ddefault_library=shared"], check=True, stdout=subprocess.DEVNULL)
-        for name in FILES:
-            shutil.copy2(ROOT / name, self.tree / name)
+        self.texts = {name: (ROOT / name).read_text() for name in FILES}
+        for name, text in self.texts.items():
+            (self.tree / name).write_text(text)
         targets = subprocess.run(["ninja", "-C", self.build, "-t", "targets", "all"], check=True, capture_output=True,
                                  text=True).stdout.split("\n")
         self.library = next(t.split(":")[0] for t in targets if t.startswith("src/libevoformer.so") and "LINKER" in t)
-        assert self.make(self.library, *(f"tests/test_{name}" for name in sorted({t for ts in TESTS.values() for t in ts})), \
+        assert self.make(self.library, *(f"tests/test_{name}" for name in sorted({t for ts in TESTS.values() for t in ts}))), \
             "the tree does not build"
         self.environment = dict(os.environ, EVO_TEST_DATA=str(self.tree / "tests"), EVO_TEST_SCALE="10",
                                 OMP_WAIT_POLICY="passive", EVO_TEST_DEVICE="cpu")
@@ -95,7 +96,7 @@ class Bench:
 
     def judge(self, name, offset, old, new):
         """The test that noticed, "compiler", or None."""
-        text = (ROOT / name).read_text()
+        text = self.texts[name]
         (self.tree / name).write_text(text[:offset] + new + text[offset + len(old):])
         try:
             if not self.make(self.library):
@@ -108,8 +109,8 @@ class Bench:
             (self.tree / name).write_text(text)
 
 
-def describe(record):
-    text = (ROOT / record["file"]).read_text()
+def describe(record, texts):
+    text = texts[record["file"]]
     line = text.count("\n", 0, record["offset"]) + 1
     source = text.split("\n")[line - 1].strip()
     return f"{record['file']}:{line}: {record['old']} -> {record['new'] or 'nothing'}    {source}"
@@ -134,7 +135,7 @@ def main():
         record = json.loads(line)
         records[record["file"], record["offset"]] = record
     todo = [mutant for name in FILES if any(fnmatch.fnmatch(name, glob) for glob in options.files)
-            for mutant in mutants(name, (ROOT / name).read_text())]
+            for mutant in mutants(name, bench.texts[name])]
     total = len(todo)
     random.Random(options.seed).shuffle(todo)
     for name, offset, old, new in todo:
@@ -146,14 +147,14 @@ def main():
         records[name, offset] = record
         with open(results, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-        print(f"{len(records)}/{total} {record['noticed'] or 'SURVIVES'} {time.monotonic() - began:.1f} s  {describe(record)}",
+        print(f"{len(records)}/{total} {record['noticed'] or 'SURVIVES'} {time.monotonic() - began:.1f} s  {describe(record, bench.texts)}",
               flush=True)
     judged = [record for record in records.values() if record["noticed"] != "compiler"]
     alive = [record for record in judged if not record["noticed"]]
     print(f"{total} mutants, {len(records)} tried (seed {options.seed}), {len(records) - len(judged)} did not compile, "
           f"{len(judged) - len(alive)} noticed, {len(alive)} survive")
     for record in alive:
-        print(describe(record))
+        print(describe(record, bench.texts))
 
 
 if __name__ == "__main__":
