@@ -1,8 +1,9 @@
 /*
- * test_far.c: views whose offsets pass 2^32 elements: the same bits as from contiguous tensors, and nothing written elsewhere.
+ * test_far.c: views whose offsets pass 2^31 or 2^32 elements: the same bits as from contiguous tensors, and nothing written
+ * elsewhere.
  *
- * One tensor at a time, one index at a time, has a stride with which its last element stands 2^32 elements and more behind its
- * first. On the CPU and on simulated devices the memory between is address space that nothing touches; on hardware it is
+ * One tensor at a time, one index at a time, has a stride with which its last element stands so many elements and more behind its
+ * first, or before it. On the CPU and on simulated devices the memory between is address space that nothing touches; on hardware it is
  * device memory, up to 17 GiB.
  */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS, MAP_NORESERVE */
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Offsets that lose their upper bits land among these first elements, which are NaNs. */
+/* Offsets that lose their upper bits land among so many elements on either side of the pointer, which are NaNs. */
 enum {
     NEAR = 4096
 };
@@ -62,21 +63,31 @@ static void far_copy(void *target, const void *source, size_t bytes) {
 typedef struct view {
     int rank;
     int64_t extents[CASE_MAX_RANK], strides[CASE_MAX_RANK], count;
+    int64_t before;     /* elements of memory before the pointer */
     size_t size, bytes; /* of an element, of the whole span */
 } view;
 
-/* Strides with which the last of index d stands 2^32 behind the first; multiples of four, so that rows stay aligned. */
-static view make_view(const sample *s, int spec, evo_dtype dtype, int d) {
-    view v = { .count = 1, .size = evo_dtype_size(dtype) };
+/*
+ * Strides with which the last of index d stands `far` behind the first, or before it where that is negative; multiples of four, so
+ * that rows stay aligned.
+ */
+static view make_view(const sample *s, int spec, evo_dtype dtype, int d, int64_t far) {
+    view v = { .count = 1, .before = NEAR, .size = evo_dtype_size(dtype) };
     int64_t last = 0;
     assert_true(case_products(s->op, &s->desc, s->op->specs[spec].extents, v.extents, &v.rank));
     for (int i = v.rank - 1; i >= 0; i--) {
         v.strides[i] = v.count;
         v.count *= v.extents[i];
     }
-    if (v.extents[d] > 1) v.strides[d] = ((INT64_C(1) << 32) / (v.extents[d] - 1) / 4 + 16) * 4;
-    for (int i = 0; i < v.rank; i++) last += (v.extents[i] - 1) * v.strides[i];
-    v.bytes = (size_t)(last + NEAR) * v.size;
+    if (v.extents[d] > 1) v.strides[d] = (far / (v.extents[d] - 1) / 4 + 16) * 4;
+    for (int i = 0; i < v.rank; i++) {
+        const int64_t reach = (v.extents[i] - 1) * v.strides[i];
+        if (reach < 0)
+            v.before -= reach;
+        else
+            last += reach;
+    }
+    v.bytes = (size_t)(v.before + last + NEAR) * v.size;
     return v;
 }
 
@@ -89,22 +100,23 @@ static int64_t element(const view *v, int64_t index) {
     return at;
 }
 
-/* Whether an element of the view stands among the first NEAR. */
+/* Whether an element of the view stands among the NEAR on either side. */
 static void mark_own(const view *v, unsigned char *own) {
-    memset(own, 0, NEAR);
+    memset(own, 0, 2 * NEAR);
     for (int64_t i = 0; i < v->count; i++)
-        if (element(v, i) < NEAR) own[element(v, i)] = 1;
+        if (element(v, i) >= -NEAR && element(v, i) < NEAR) own[element(v, i) + NEAR] = 1;
 }
 
-/* Runs the sample with the tensor in `far`, and compares with what it gave before. */
+/* Runs the sample with the tensor at `far`, and compares with what it gave before. */
 static void run_far(sample *s, int spec, const view *v, char *far, const unsigned char *contiguous,
                     const unsigned char *want) {
-    static unsigned char near[NEAR * sizeof(double)], own[NEAR];
+    static unsigned char near[2 * NEAR * sizeof(double)], own[2 * NEAR];
+    char *const around = far - NEAR * v->size;
     const int is_output = s->op->specs[spec].role == CASE_OUTPUT;
     evo_plan_info info = EVO_PLAN_INFO_INIT;
     evo_plan *plan = NULL;
     memset(near, 0xff, sizeof near);
-    far_copy(far, near, NEAR * v->size);
+    far_copy(around, near, 2 * NEAR * v->size);
     for (int64_t i = 0; i < v->count && !is_output; i++)
         far_copy(far + element(v, i) * (int64_t)v->size, contiguous + (size_t)i * v->size, v->size);
     sample_mark_output(s);
@@ -117,43 +129,49 @@ static void run_far(sample *s, int spec, const view *v, char *far, const unsigne
     assert_non_null(got);
     for (int64_t i = 0; i < v->count && is_output; i++)
         far_copy(got + (size_t)i * v->size, far + element(v, i) * (int64_t)v->size, v->size);
-    far_copy(near, far, NEAR * v->size);
+    far_copy(near, around, 2 * NEAR * v->size);
     OK(evo_stream_synchronize(context, NULL));
     assert_memory_equal(got, want, s->out_bytes);
     mark_own(v, own);
-    for (size_t i = 0; i < NEAR * v->size; i++)
+    for (size_t i = 0; i < 2 * NEAR * v->size; i++)
         if (!own[i / v->size]) assert_int_equal(near[i], 0xff);
     free(got);
     device_free(context, workspace);
     evo_plan_destroy(plan);
 }
 
-/* Every activation of a call, by every index of it that has a second value. */
+/* One activation of the sample, whose output otherwise is `want`, in one far view. */
+static void test_view(sample *s, int spec, int d, int64_t distance, const unsigned char *want) {
+    const struct case_spec *of = &s->op->specs[spec];
+    evo_tensor *tensor = AT(evo_tensor, &s->desc, of->layout);
+    void **slot = AT(void *, &s->args, of->slot), *contiguous = *slot;
+    const evo_tensor kept = *tensor;
+    const view v = make_view(s, spec, kept.dtype, d, distance);
+    unsigned char *values = malloc((size_t)v.count * v.size);
+    assert_non_null(values);
+    device_copy(context, values, contiguous, (size_t)v.count * v.size);
+    char *memory = far_alloc(v.bytes), *far = memory + v.before * (int64_t)v.size;
+    memcpy(tensor->strides, v.strides, (size_t)v.rank * sizeof *v.strides);
+    *slot = far;
+    run_far(s, spec, &v, far, values, want);
+    far_free(memory, v.bytes);
+    free(values);
+    *tensor = kept;
+    *slot = contiguous;
+}
+
+/* Every activation of a call, by every index of it that has a second value, forwards and backwards. */
 static void test_views(const char *text) {
+    static const int64_t distances[] = { INT64_C(1) << 32, INT64_C(1) << 31, -(INT64_C(1) << 31) };
     sample *s = sample_create(text, context);
     OK(sample_run(s));
     OK(evo_stream_synchronize(context, NULL));
     unsigned char *want = sample_output(s);
     for (int spec = 0; spec < s->op->spec_count; spec++) {
-        const struct case_spec *of = &s->op->specs[spec];
-        if (of->role == CASE_WEIGHT) continue;
-        evo_tensor *tensor = AT(evo_tensor, &s->desc, of->layout);
-        void **slot = AT(void *, &s->args, of->slot), *contiguous = *slot;
-        const evo_tensor kept = *tensor;
-        for (int d = 0; d < make_view(s, spec, kept.dtype, 0).rank; d++) {
-            const view v = make_view(s, spec, kept.dtype, d);
-            unsigned char *values = malloc((size_t)v.count * v.size);
-            assert_non_null(values);
-            device_copy(context, values, contiguous, (size_t)v.count * v.size);
-            char *far = far_alloc(v.bytes);
-            memcpy(tensor->strides, v.strides, (size_t)v.rank * sizeof *v.strides);
-            *slot = far;
-            run_far(s, spec, &v, far, values, want);
-            far_free(far, v.bytes);
-            free(values);
-            *tensor = kept;
-            *slot = contiguous;
-        }
+        if (s->op->specs[spec].role == CASE_WEIGHT) continue;
+        const int rank = make_view(s, spec, EVO_FP32, 0, 0).rank;
+        for (int d = 0; d < rank; d++)
+            for (size_t k = 0; k < sizeof distances / sizeof *distances; k++) test_view(s, spec, d, distances[k], want);
     }
     free(want);
     sample_destroy(s);

@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Lines that tests have run, by group, from a build with -Db_coverage=true. Fails if a group is below its least.
+
+    coverage.py BUILD [--least 90] [--missing]
+
+Every line that compiles counts, those of errors too: nothing is left out by a pattern or a comment. --missing lists the lines of
+each file that no test has run; docs/reports says of the last full run why they are there.
+"""
+import argparse
+import fnmatch
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+GROUPS = {"src": ["src/*"], "backends/cpu": ["backends/cpu/*"], "backends/gpu, host code": ["backends/gpu/*.[ch]"],
+          "readers": ["tools/io/*", "examples/alignment.c"]}
+KERNELS = "backends/gpu/kernels/*"  # compiled for devices, real or simulated
+
+
+def group_of(name):
+    if fnmatch.fnmatch(name, KERNELS):
+        return None
+    return next((group for group, globs in GROUPS.items() if any(fnmatch.fnmatch(name, glob) for glob in globs)), None)
+
+
+def ranges(numbers):
+    """1, 2, 3, 7 as 1-3 7."""
+    found = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return " ".join(f"{first}-{last}" if first != last else str(first) for first, last in found)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--least", type=float, default=90)
+    parser.add_argument("--missing", action="store_true")
+    options = parser.parse_args()
+    run = subprocess.run(["gcovr", "--root", ROOT, "--json", "-", "-j", "2", *(f"--filter={ROOT}/{part}/" for part in
+                          ("src", "backends/cpu", "backends/gpu", "tools/io", "examples")), options.build],
+                         check=True, capture_output=True, text=True)
+    files = {file["file"]: file["lines"] for file in json.loads(run.stdout)["files"]}
+    files = {name: lines for name, lines in files.items() if group_of(name)}
+    sums = {group: [0, 0] for group in GROUPS}
+    print(f"{'lines':>7} {'run':>7} {'%':>6}")
+    for name in sorted(files, key=lambda name: (list(GROUPS).index(group_of(name)), name)):
+        lines = {line["line_number"]: line["count"] for line in files[name] if not line.get("gcovr/noncode")}
+        missing = sorted(number for number, count in lines.items() if not count)
+        for at, more in enumerate((len(lines), len(lines) - len(missing))):
+            sums[group_of(name)][at] += more
+        if lines:
+            print(f"{len(lines):7} {len(lines) - len(missing):7} {100 * (1 - len(missing) / len(lines)):6.1f}  {name}")
+        if missing and options.missing:
+            print(f"{'':23}{ranges(missing)}")
+    print("groups:")
+    good = True
+    for group, (lines, done) in sums.items():
+        part = 100 * done / lines if lines else 0.0
+        good &= part >= options.least
+        print(f"{lines:7} {done:7} {part:6.1f}  {group}" + ("" if part >= options.least else f": below {options.least:g} %"))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
