@@ -14,7 +14,8 @@ build-test/ with gcc and assertions, and runs all test suites: a few minutes.
            PyTorch 2.11 from PyPI (gigabytes); a static and a debug build; the
            documentation site; the binary interface against the last version;
            the CPU kernels of all x86 sets, emulated, and of AArch64 under qemu;
-           the simulated GPUs; both GPU backends compiled for every architecture;
+           the simulated GPUs; the lines that tests run; both GPU backends compiled
+           for every architecture;
            all suites under AddressSanitizer with UndefinedBehaviorSanitizer, and
            under ThreadSanitizer (clang-19): up to an hour on two cores
   --help   this text
@@ -154,7 +155,8 @@ python_package() {
         EVO_TEST_MAY_SKIP="$python_may_skip" "$to/torch/bin/python" -m pytest -q -p no:cacheprovider . &&
             EVO_TEST_MAY_SKIP="$python_may_skip" "$to/after/bin/python" -m pytest -q -p no:cacheprovider \
                 test_functions.py &&
-            "$to/after/bin/python" -m evoformer info | grep -F "$to/after"
+            "$to/after/bin/python" -m evoformer info | grep -F "$to/after" &&
+            "$to/torch/bin/python" differential.py --seconds 45
     )
 }
 
@@ -162,6 +164,28 @@ python_package() {
 simulated() {
     build build-test-simulated gcc g++ -Dbuildtype=release -Dbackends=cpu,cuda,hip -Dsimulated=true -Dexamples=false &&
         run_tests build-test-simulated --suite simulated
+}
+
+# The lines that the tests of the library and of the readers run, at a few cases each: on the CPU, then on one simulated GPU,
+# whose kernels are those of the step before.
+coverage() {
+    dir=build-test-coverage
+    names='far golden guards numbers opm overflow plans properties refusals runtime trimul'
+    targets='tools/evo examples/coevolution tests/libfake_blas.so tests/test_platform tests/test_tensor tests/test_vectors'
+    for name in $names; do targets="$targets tests/test_$name"; done
+    build $dir gcc g++ -Dbuildtype=debugoptimized -Db_coverage=true -Dc_args=-fprofile-update=atomic \
+        -Ddefault_library=static -Dbackends=cpu,cuda,hip -Dsimulated=true
+    status=$?
+    targets=
+    find $dir -name '*.gcda' -exec rm {} +
+    [ $status -eq 0 ] && (
+        export EVO_TEST_SCALE=16
+        meson test -C $dir --no-rebuild --print-errorlogs --quiet $names platform tensor vectors cli-evo cli-hostile \
+            cli-coevolution || exit
+        export EVO_TEST_DEVICE=cuda:0 EVO_SIMULATED_ARCH=sm_80 EVO_TEST_SCALE=32 EVO_TEST_TURN=0 \
+            EVO_CUDA_LIBRARY="$PWD/build-test-simulated/tests/simulated/libsimcuda.so"
+        meson test -C $dir --no-rebuild --print-errorlogs --quiet $names
+    ) && python3 tests/coverage.py $dir
 }
 
 # nvcc 13.0 from PyPI, in a folder of its own, where the machine has none; its version is that of the oldest driver that takes
@@ -233,6 +257,7 @@ step 'clang debug, compile only' build build-test-debug clang-19 clang++-19 -Dbu
 step 'emulated instruction sets' emulated_sets
 step 'AArch64' aarch64
 step 'simulated GPUs' simulated
+step 'coverage' coverage
 step 'GPU images' gpu_images
 step 'ASan and UBSan' build_and_test_slowly build-test-asan clang-19 clang++-19 \
     -Dbuildtype=debugoptimized -Db_sanitize=address,undefined -Db_lundef=false

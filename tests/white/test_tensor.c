@@ -171,6 +171,57 @@ static void test_outputs_that_overlap_themselves(void **state) {
     assert_true(refused > 100 && taken > 1000);
 }
 
+__extension__ typedef __int128 wide;
+
+static int64_t random_long(void) {
+    const uint64_t bits = (uint64_t)random_below(1 << 30) << 33 ^ (uint64_t)random_below(1 << 30) << 11;
+    return (int64_t)(bits >> 1 >> random_below(62));
+}
+
+/*
+ * Strides that end at the limit and to both sides of it, upwards and downwards: taken just where the span's bytes, in 128 bits, are.
+ * The last index is of two elements, and its stride makes up the difference.
+ */
+static void test_spans(void **state) {
+    const wide limit = INT64_MAX / 2;
+    int taken = 0, refused = 0;
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        static const evo_dtype dtypes[] = { EVO_FP64, EVO_FP32, EVO_BF16, EVO_UINT8 };
+        const evo_dtype dtype = dtypes[random_below(4)];
+        const wide size = (wide)evo_dtype_size(dtype);
+        evo_operand operand = { .name = "t", .rank = 4, .extent = { 1, 1, 1, 2 } };
+        evo_tensor tensor = { dtype, { 0, 0, 0, 0 }, (size_t)size };
+        wide low = 0, high = 0;
+        for (int d = 0; d < 3; d++) {
+            operand.extent[d] = 1 + (random_below(3) ? random_below(4) : random_long());
+            tensor.strides[d] = random_below(2) ? random_long() : -random_long();
+            const wide reach = (wide)(operand.extent[d] - 1) * tensor.strides[d];
+            *(reach < 0 ? &low : &high) += reach;
+        }
+        const int down = random_below(2);
+        const wide rest = down ? -limit / size - low : limit / size - high;
+        const wide last = rest + random_below(7) - 3;
+        if (last > INT64_MAX || last < INT64_MIN || last == 0) continue;
+        tensor.strides[3] = (int64_t)last;
+        *(last < 0 ? &low : &high) += last;
+        const int fits = low * size > INT64_MIN / 2 && (high + 1) * size < limit;
+        assert_int_equal(evo_operand_resolve("test", &tensor, &operand, EVO_NUMBER_ANY, false),
+                         fits ? EVO_OK : EVO_ERROR_SIZE_OVERFLOW);
+        if (fits) assert_true(operand.first == (int64_t)(low * size) && operand.last == (int64_t)((high + 1) * size));
+        taken += fits;
+        refused += !fits;
+
+        /* The same as a weight, of which there are two indices. */
+        if (operand.extent[0] > 1 || operand.extent[1] > 1 || dtype == EVO_UINT8) continue;
+        static const double memory = 0.0; /* nothing reads it */
+        evo_weight weight = { &memory, dtype, { tensor.strides[2], tensor.strides[3] } };
+        const evo_weight_spec spec = { "w", &weight, 2, operand.extent[2], 2, 0 };
+        assert_int_equal(evo_weights_resolve("test", &spec, 1, 0), fits ? EVO_OK : EVO_ERROR_SIZE_OVERFLOW);
+    }
+    assert_true(taken > ROUNDS / 20 && refused > ROUNDS / 20);
+}
+
 static void test_products(void **state) {
     (void)state;
     assert_int_equal(evo_product(2, 3, 5, 7), 210);
@@ -245,6 +296,7 @@ int main(void) {
         cmocka_unit_test(test_interleaved_views_are_told_apart),
         cmocka_unit_test(test_empty_tensors_overlap_nothing),
         cmocka_unit_test(test_outputs_that_overlap_themselves),
+        cmocka_unit_test(test_spans),
         cmocka_unit_test(test_products),
         cmocka_unit_test(test_texts_are_bounded),
         cmocka_unit_test(test_struct_sizes),
