@@ -71,6 +71,9 @@ bool open_device(const struct command *command, const char *device, evo_context 
 /* Whether everything written to stdout got there; a message if not. */
 int close_output(const struct command *command, int status);
 
+/* The whole program; returns its exit status, and never exits by itself. getopt's `optind` must be 0 or 1. */
+int evo_command(int argc, char **argv);
+
 int command_info(int argc, char **argv);
 int command_run(int argc, char **argv);
 int command_check(int argc, char **argv);

@@ -1,0 +1,92 @@
+/*
+ * safetensors.c: the safetensors reader, and the case reader above it, on any bytes. A file is refused with a message, or its
+ * arrays lie within it and are the same after they were written and read again. A case file may be refused at every level.
+ */
+#include "fuzz.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "case/case.h"
+
+static const char *input, *copy;
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+    (void)argc;
+    (void)argv;
+    fuzz_start();
+    input = strdup(fuzz_path("input.safetensors"));
+    copy = strdup(fuzz_path("copy.safetensors"));
+    return 0;
+}
+
+static void check_message(const struct io_error *error) {
+    FUZZ_CHECK(error->text[0] != '\0' && strlen(error->text) < sizeof error->text);
+    for (const char *p = error->text; *p != '\0'; p++) FUZZ_CHECK((unsigned char)*p >= 0x20);
+}
+
+static void check_arrays(const struct safetensors *file, const uint8_t *data, size_t size) {
+    for (size_t i = 0; i < file->count; i++) {
+        const struct io_array *array = &file->arrays[i];
+        int64_t count = 0;
+        double values[16];
+        FUZZ_CHECK(array->rank >= 0 && array->rank <= IO_MAX_RANK && io_count(array->shape, array->rank, &count));
+        FUZZ_CHECK(count == array->count && evo_dtype_size(array->dtype) > 0);
+        FUZZ_CHECK(array->data >= data &&
+                   (uint64_t)count * evo_dtype_size(array->dtype) <= (uint64_t)(data + size - array->data));
+        io_array_values(array, count > 16 ? count - 16 : 0, count > 16 ? 16 : count, values);
+        FUZZ_CHECK(safetensors_find(file, array->name) == array);
+    }
+}
+
+/* What was read is written, read again, and the same. */
+static void check_copy(const struct safetensors *file) {
+    struct safetensors again;
+    struct io_error error;
+    const struct safetensors_string metadata[] = { { "op", "opm" } };
+    if (!safetensors_write(copy, file->arrays, file->count, metadata, 1, &error)) {
+        check_message(&error);
+        return;
+    }
+    if (!safetensors_read(copy, &again, &error)) fuzz_fail("its copy is not read: %s", error.text);
+    FUZZ_CHECK(again.count == file->count && strcmp(safetensors_metadata(&again, "op"), "opm") == 0);
+    for (size_t i = 0; i < file->count; i++) {
+        const struct io_array *a = &file->arrays[i], *b = &again.arrays[i];
+        FUZZ_CHECK(strcmp(a->name, b->name) == 0 && a->rank == b->rank && a->dtype == b->dtype);
+        FUZZ_CHECK(memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape) == 0);
+        FUZZ_CHECK(a->count == 0 || memcmp(a->data, b->data, (size_t)a->count * evo_dtype_size(a->dtype)) == 0);
+    }
+    safetensors_free(&again);
+}
+
+static void check_case(enum case_source source) {
+    struct evo_case c;
+    struct io_error error = { "" };
+    union case_desc desc;
+    bool has_views;
+    if (!case_load(input, source, &c, &has_views, &error)) {
+        check_message(&error);
+        return;
+    }
+    case_descriptor(&c, &desc);
+    FUZZ_CHECK(case_result_of(&c)->present && c.buffer_count > 0);
+    if (!case_save(copy, &c, &error)) check_message(&error);
+    case_destroy(&c);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct safetensors file;
+    struct io_error error = { "" };
+    if (!safetensors_parse("input", data, size, &file, &error)) {
+        check_message(&error);
+        FUZZ_CHECK(file.count == 0 && file.arrays == NULL && file.header == NULL);
+        return 0;
+    }
+    check_arrays(&file, data, size);
+    check_copy(&file);
+    safetensors_free(&file);
+    fuzz_write(input, data, size);
+    check_case(CASE_CANONICAL);
+    check_case(CASE_VIEWS);
+    return 0;
+}
