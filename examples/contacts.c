@@ -128,7 +128,7 @@ static size_t take_column(struct span *line, size_t columns) {
 /* Reads "i j" or "i j score"; more columns may follow. Without a score a line ranks below those before it. */
 static bool parse_pair(const struct text *text, struct span line, size_t columns, struct pair *pair) {
     size_t i = take_column(&line, columns), j = take_column(&line, columns);
-    char number[64] = "", *end = number;
+    char number[512] = "", *end = number; /* contact_write's largest has 317 characters */
 
     if (i == 0 || j == 0 || i == j) {
         text_error(text, text->line, "expected two different columns from 1 to %zu, and a score", columns);
@@ -138,7 +138,9 @@ static bool parse_pair(const struct text *text, struct span line, size_t columns
     if (line.length == 0) return true;
     memcpy(number, line.start, line.length < sizeof number - 1 ? line.length : sizeof number - 1);
     pair->score = strtod(number, &end);
-    if (end == number || (*end && *end != ' ' && *end != '\t') || !isfinite(pair->score)) {
+    /* What fills the buffer was cut. */
+    if (end == number || end == number + sizeof number - 1 || (*end && *end != ' ' && *end != '\t') ||
+        !isfinite(pair->score)) {
         text_error(text, text->line, "the score is no number");
         return false;
     }

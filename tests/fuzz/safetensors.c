@@ -90,3 +90,48 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     check_case(CASE_VIEWS);
     return 0;
 }
+
+/* ---- mutation: libFuzzer's own, with the header's length kept true, since it guesses that too seldom ---- */
+
+#if defined(EVO_FUZZ)
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
+
+/* Where the last of all spans ends, as the header says it; at most `most`. */
+static size_t claimed_size(const char *header, size_t length, size_t most) {
+    static const char key[] = "\"data_offsets\"";
+    size_t claimed = 0;
+    for (size_t i = 0; i + sizeof key < length; i++) {
+        if (memcmp(header + i, key, sizeof key - 1) != 0) continue;
+        size_t at = i + sizeof key - 1, end = 0;
+        while (at < length && header[at] != ',' && header[at] != '}') at++;
+        for (at++; at < length && header[at] == ' '; at++) continue;
+        for (; at < length && header[at] >= '0' && header[at] <= '9' && end <= most; at++)
+            end = 10 * end + (size_t)(header[at] - '0');
+        claimed = end > claimed && end <= most ? end : claimed;
+    }
+    return claimed;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed) {
+    static uint8_t header[1 << 20], rest[1 << 20];
+    uint64_t length = 0;
+    if (size > 8) memcpy(&length, data, 8);
+    if (seed % 8 == 0 || length == 0 || length > size - 8 || most > sizeof rest || most < 64)
+        return LLVMFuzzerMutate(data, size, most);
+    size_t data_size = size - 8 - (size_t)length;
+    memcpy(header, data + 8, (size_t)length);
+    memcpy(rest, data + 8 + length, data_size);
+    memset(rest + data_size, 0, most - data_size);
+    if (seed % 8 < 7)
+        length = LLVMFuzzerMutate(header, (size_t)length, most - 8);
+    else
+        data_size = LLVMFuzzerMutate(rest, data_size, most - 8 - (size_t)length);
+    if (seed / 8 % 2 == 0) data_size = claimed_size((const char *)header, (size_t)length, most);
+    if (data_size > most - 8 - length) data_size = most - 8 - (size_t)length;
+    memcpy(data, &length, 8);
+    memcpy(data + 8, header, (size_t)length);
+    memcpy(data + 8 + length, rest, data_size);
+    return 8 + (size_t)length + data_size;
+}
+#endif

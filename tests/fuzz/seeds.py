@@ -122,7 +122,30 @@ def arguments():
         write("arguments", name, "\n".join(lines))
 
 
+# Small programs for api.c, byte by byte as it takes them.
+def problem(op, alias=0, free=0, together=0, dtype=0):
+    sizes = [0, 0, 0, 3, 2, 4] if op == 0 else [0, 0, 3, 2, 2]
+    params = [1] * (7 if op == 0 else 5)
+    choices = [dtype, 0, 0, 0, 1, 0, 0, alias, 0, 0, 0]  # dtype ... layout; 1: a residual
+    layout = [free] + [5, 7, 1, 2, 1, 0, 1, 2] if free else [0]
+    return bytes([op, 0] + sizes + params + choices + [7] + layout * 4 + [0, 0, together] + [0] * 14)
+
+
+PLAN, PACK, RUN = bytes([4, 0, 0, 0, 9]), bytes([6, 0, 0, 31, 4]), bytes([8, 0, 0, 4, 31])
+GRAPH = bytes([11, 0, 0, 13, 0, 0, 0, 8, 0, 0, 0, 31, 13, 0, 0, 1, 13, 0, 0, 2, 4])
+
+
+def programs():
+    for op in (0, 1):
+        for name, options in (("plain", {}), ("in-place", {"alias": 3}), ("strided", {"free": 1}),
+                              ("together", {"together": 1}), ("bf16", {"dtype": 1})):
+            write("api", f"{'trimul' if op else 'opm'}-{name}",
+                  bytes([0]) + problem(op, **options) + PLAN + PACK + RUN + GRAPH + RUN)
+    write("api", "contexts", bytes([0]) + problem(0) + bytes([0, 0, 0, 2, 3, 3, 4, 0, 0, 0, 9, 1, 0]) + PACK + RUN)
+
+
 readers()
+programs()
 alignments()
 variants()
 arguments()

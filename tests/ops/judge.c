@@ -161,10 +161,11 @@ void judge_naive(const struct evo_case *c, long double unit, long double *want, 
  * The value before its last rounding lies within twice the bound of the exact one: twice, since the bound is of first
  * order, and some kernels multiply by a reciprocal where ops.md divides. Rounding is monotone, so the stored value
  * lies between the two ends rounded. Far below the smallest normal number, `tiny`, sigmoids and products may vanish. Where an
- * infinity in the inputs makes NaN by inf - inf, another order of sums may keep the infinity.
+ * infinity in the inputs makes NaN by inf - inf, another order of sums may keep the infinity; a NaN of the inputs stays one.
  */
-static int within(const number_format *format, double got, long double want, long double bound, long double tiny) {
-    if (isnan(want)) return !isfinite(got);
+static int within(const number_format *format, double got, long double want, long double bound, long double tiny,
+                  int nan_stays) {
+    if (isnan(want)) return nan_stays ? isnan(got) : !isfinite(got);
     if (isinf(want)) return !isfinite(got);
     long double slack = 2.0L * bound + tiny;
     return (long double)got >= round_to(format, want - slack) && (long double)got <= round_to(format, want + slack);
@@ -178,6 +179,11 @@ static int holds_nan(const struct evo_case *c) {
     return found;
 }
 
+/* Far below the smallest normal number of the arithmetic. */
+static long double tiny_of(evo_compute compute) {
+    return ldexpl(1.0L, compute == EVO_COMPUTE_FP64 ? -1000 : -110);
+}
+
 static void compare_elements(const struct evo_case *c, const double *got, const long double *want,
                              const long double *bound, long double tiny) {
     const struct case_tensor *out = &c->tensors[case_find_spec(c->op, "out")];
@@ -185,7 +191,7 @@ static void compare_elements(const struct evo_case *c, const double *got, const 
     const int nan_stays = holds_nan(c);
     int64_t wrong = 0, first = -1;
     for (int64_t i = 0; i < out->count; i++)
-        if (!within(format, got[i], want[i], bound[i], tiny) || (nan_stays && isinf(got[i]) && isnan(want[i]))) {
+        if (!within(format, got[i], want[i], bound[i], tiny, nan_stays)) {
             first = first < 0 ? i : first;
             wrong++;
         }
@@ -247,9 +253,19 @@ static void truth_free(truth *t) {
 
 /* Every element within the bound of its own sums, since a pair of few channels may cancel to any relative error. */
 static void compare(const struct evo_case *c, const double *got, const truth *t) {
-    const int wide = t->compute == EVO_COMPUTE_FP64;
-    compare_elements(c, got, t->want, t->bound, ldexpl(1.0L, wide ? -1000 : -110));
-    if (!wide && usual(c, t->narrow)) compare_norms(c, t->compute, got, t->want);
+    compare_elements(c, got, t->want, t->bound, tiny_of(t->compute));
+    if (t->compute != EVO_COMPUTE_FP64 && usual(c, t->narrow)) compare_norms(c, t->compute, got, t->want);
+}
+
+int64_t judge_first_wrong(const struct evo_case *c, evo_compute compute, const double *got) {
+    const struct case_tensor *out = &c->tensors[case_find_spec(c->op, "out")];
+    const number_format *format = number_format_of(out->dtype);
+    const int nan_stays = holds_nan(c);
+    truth t = truth_of(c, compute);
+    int64_t i = 0;
+    while (i < out->count && within(format, got[i], t.want[i], t.bound[i], tiny_of(compute), nan_stays)) i++;
+    truth_free(&t);
+    return i < out->count ? i : -1;
 }
 
 void judge_output(const struct evo_case *c, evo_compute compute, const double *got) {

@@ -47,6 +47,12 @@ void judge_threads(evo_context *context, const char *text);
  */
 void judge_limits(evo_context *context, const char *text);
 
+/*
+ * The first element of `got`, computed in `compute`, that is further from the naive evaluation than its own bound allows; -1 if
+ * none is. For programs that are no cmocka tests; it fails none.
+ */
+int64_t judge_first_wrong(const struct evo_case *c, evo_compute compute, const double *got);
+
 /* The same bits from a graph, launched again and again with other inputs in the same memory. */
 void judge_graph(evo_context *context, const char *text);
 

@@ -1,6 +1,7 @@
 /* file.c: cases from arrays and from case files, the JSON of variants, case files from cases. */
 #include <cjson/cJSON.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -246,8 +247,9 @@ static bool param_from_json(const struct case_op *op, union case_desc *desc, con
     unsigned *biases = op->common(desc).biases;
     switch (param->kind) {
     case CASE_PARAM_NUMBER:
-        if (!cJSON_IsNumber(item)) {
-            return io_fail(error, "variant: \"%s\" is not a number", param->json);
+        /* 1e999 is read as infinity, which JSON could not write. */
+        if (!cJSON_IsNumber(item) || !isfinite(item->valuedouble)) {
+            return io_fail(error, "variant: \"%s\" is not a finite number", param->json);
         }
         *(double *)case_at(desc, param->offset) = item->valuedouble;
         return true;

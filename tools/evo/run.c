@@ -288,7 +288,10 @@ static void close_all(struct opened *o) {
 static const struct io_array *find_weight(void *user, const char *name) {
     const struct opened *o = user;
     char full[512];
-    (void)snprintf(full, sizeof full, "%s%s", o->prefix != NULL ? o->prefix : "", name);
+    int length = snprintf(full, sizeof full, "%s%s", o->prefix != NULL ? o->prefix : "", name);
+    if (length < 0 || (size_t)length >= sizeof full) {
+        return NULL; /* a name that was cut must not be another array's */
+    }
     for (int i = 0; i < o->weight_count; i++) {
         const struct io_array *array = safetensors_find(o->weights[i], full);
         if (array != NULL) {
