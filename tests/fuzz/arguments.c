@@ -22,17 +22,6 @@
 
 #include "evo/command.h"
 
-#if defined(__has_feature)
-#define HAS(feature) __has_feature(feature)
-#else
-#define HAS(feature) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || HAS(address_sanitizer) || defined(__SANITIZE_THREAD__) || HAS(thread_sanitizer)
-#define SANITIZED 1
-#else
-#define SANITIZED 0
-#endif
-
 enum {
     MOST_ARGUMENTS = 24,
     MOST_LENGTH = 400,
@@ -42,19 +31,6 @@ enum {
     FILE_BYTES = 8192,      /* for a file that it writes, and its output */
     CHECK_BYTES = 1024,     /* of `evo check`, which would run for minutes: it stops when its output is full */
 };
-
-/* A sanitizer takes the limit of an allocation from here. */
-#if SANITIZED
-#define ALLOCATION_LIMIT "allocator_may_return_null=1:max_allocation_size_mb=64"
-const char *__asan_default_options(void);
-const char *__tsan_default_options(void);
-const char *__asan_default_options(void) {
-    return ALLOCATION_LIMIT;
-}
-const char *__tsan_default_options(void) {
-    return ALLOCATION_LIMIT;
-}
-#endif
 
 /* The good files, as they are put back. */
 static struct {
@@ -258,9 +234,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     (void)take_size(out);
     (void)take_size(err);
     limit(RLIMIT_FSIZE, strcmp(argv[1], "check") == 0 ? CHECK_BYTES : FILE_BYTES, &output);
-    if (!SANITIZED) limit(RLIMIT_DATA, DATA_BYTES, &memory);
+    if (!FUZZ_SANITIZED) limit(RLIMIT_DATA, DATA_BYTES, &memory);
     const int status = call(argc, argv);
-    if (!SANITIZED) FUZZ_CHECK(setrlimit(RLIMIT_DATA, &memory) == 0);
+    if (!FUZZ_SANITIZED) FUZZ_CHECK(setrlimit(RLIMIT_DATA, &memory) == 0);
     FUZZ_CHECK(setrlimit(RLIMIT_FSIZE, &output) == 0);
     const size_t said = take_size(out), complained = take_size(err);
     if (status < STATUS_GOOD || status > STATUS_USAGE) fuzz_fail("the status is %d", status);

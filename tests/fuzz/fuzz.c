@@ -24,19 +24,20 @@ void fuzz_fail(const char *format, ...) {
     abort();
 }
 
-#if defined(__has_feature)
-#define HAS(feature) __has_feature(feature)
-#else
-#define HAS(feature) 0
-#endif
+#if FUZZ_SANITIZED
+void __sanitizer_set_report_fd(void *);
+const char *__asan_default_options(void);
+const char *__tsan_default_options(void);
 
-/* A sanitizer's report goes there too. */
-static void send_reports(void) {
-#if defined(__SANITIZE_ADDRESS__) || HAS(address_sanitizer) || defined(__SANITIZE_THREAD__) || HAS(thread_sanitizer)
-    void __sanitizer_set_report_fd(void *);
-    __sanitizer_set_report_fd((void *)(intptr_t)messages);
-#endif
+/* No input needs more memory at once; what asks for more is told that there is none. */
+const char *__asan_default_options(void) {
+    return "allocator_may_return_null=1:max_allocation_size_mb=64";
 }
+
+const char *__tsan_default_options(void) {
+    return __asan_default_options();
+}
+#endif
 
 /* Removes the files of the temporary folder, and the folder. */
 static void clean_up(void) {
@@ -56,7 +57,9 @@ void fuzz_start(void) {
         perror("a temporary folder");
         abort();
     }
-    send_reports();
+#if FUZZ_SANITIZED
+    __sanitizer_set_report_fd((void *)(intptr_t)messages);
+#endif
     (void)atexit(clean_up);
 }
 

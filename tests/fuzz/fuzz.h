@@ -9,6 +9,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Whether AddressSanitizer or ThreadSanitizer is compiled in. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define FUZZ_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define FUZZ_SANITIZED 1
+#endif
+#endif
+#ifndef FUZZ_SANITIZED
+#define FUZZ_SANITIZED 0
+#endif
+
 /* Called by libFuzzer or replay.c; both are the target's to define. A target returns -1 for an input that it does not take. */
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
