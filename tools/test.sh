@@ -16,6 +16,7 @@ build-test/ with gcc and assertions, and runs all test suites: a few minutes.
            the CPU kernels of all x86 sets, emulated, and of AArch64 under qemu;
            the simulated GPUs; the lines that tests run; both GPU backends compiled
            for every architecture;
+           each fuzz target for a minute (EVO_FUZZ_SECONDS);
            all suites under AddressSanitizer with UndefinedBehaviorSanitizer, and
            under ThreadSanitizer (clang-19): up to an hour on two cores
   --help   this text
@@ -225,6 +226,12 @@ aarch64() {
         -Dexamples=false && run_tests build-test-aarch64 --timeout-multiplier 4
 }
 
+# Each fuzz target for EVO_FUZZ_SECONDS (60), two at a time. The CPU's instruction sets are emulated, so that all of them run.
+fuzzing() {
+    build build-test-fuzz clang-19 clang++-19 -Dbuildtype=debugoptimized -Db_sanitize=address,undefined -Db_lundef=false \
+        -Dfuzz=true -Demulated=true -Dexamples=false && run_tests build-test-fuzz --suite fuzz --num-processes 2
+}
+
 # The static library alone: hidden names, and programs of others that link it.
 static_build() {
     build build-test-static gcc g++ -Dbuildtype=release -Ddefault_library=static &&
@@ -259,6 +266,7 @@ step 'AArch64' aarch64
 step 'simulated GPUs' simulated
 step 'coverage' coverage
 step 'GPU images' gpu_images
+step 'fuzzing' fuzzing
 step 'ASan and UBSan' build_and_test_slowly build-test-asan clang-19 clang++-19 \
     -Dbuildtype=debugoptimized -Db_sanitize=address,undefined -Db_lundef=false
 step 'TSan' build_and_test_slowly build-test-tsan clang-19 clang++-19 \
