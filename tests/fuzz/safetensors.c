@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "case/case.h"
+#include "json.h"
 
 static const char *input, *copy;
 
@@ -123,10 +124,13 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned
     memcpy(header, data + 8, (size_t)length);
     memcpy(rest, data + 8 + length, data_size);
     memset(rest + data_size, 0, most - data_size);
-    if (seed % 8 < 7)
+    if (seed % 8 < 4)
         length = LLVMFuzzerMutate(header, (size_t)length, most - 8);
+    else if (seed % 8 < 7)
+        length = json_mutate(header, (size_t)length, most - 8, seed / 16);
     else
         data_size = LLVMFuzzerMutate(rest, data_size, most - 8 - (size_t)length);
+    if (length == 0) return LLVMFuzzerMutate(data, size, most);
     if (seed / 8 % 2 == 0) data_size = claimed_size((const char *)header, (size_t)length, most);
     if (data_size > most - 8 - length) data_size = most - 8 - (size_t)length;
     memcpy(data, &length, 8);

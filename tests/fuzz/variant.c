@@ -10,6 +10,7 @@
 #include <cjson/cJSON.h>
 
 #include "case/case.h"
+#include "json.h"
 
 static evo_context *context;
 
@@ -74,3 +75,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     free(text);
     return 0;
 }
+
+#if defined(EVO_FUZZ)
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed) {
+    const size_t mutated = seed % 2 == 0 && size > 1 ? json_mutate(data + 1, size - 1, most - 1, seed / 2) : 0;
+    return mutated > 0 ? mutated + 1 : LLVMFuzzerMutate(data, size, most);
+}
+#endif
