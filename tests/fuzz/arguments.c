@@ -11,7 +11,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <getopt.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdio_ext.h>
 #include <stdlib.h>
@@ -28,8 +27,9 @@ enum {
     SMALL = 12,             /* a size that is computed in no time */
     LARGE = 100000000,      /* one that there is no memory for, under the limits below */
     DATA_BYTES = 256 << 20, /* of memory, in builds without a sanitizer */
-    FILE_BYTES = 8192,      /* for a file that it writes, and its output */
-    CHECK_BYTES = 1024,     /* of `evo check`, which would run for minutes: it stops when its output is full */
+    PAGE = 4096,
+    USUAL_ROOM = 4 * PAGE, /* for what it prints */
+    CHECK_ROOM = 1024,     /* of `evo check`, which would run for minutes: it stops where it can print no more */
 };
 
 /* The good files, as they are put back. */
@@ -44,7 +44,9 @@ enum {
     FILE_COUNT = sizeof files / sizeof files[0]
 };
 
-static int out = -1, err = -1; /* temporary files that stand for standard output and standard error */
+static int messages = -1;          /* a temporary file that stands for standard error */
+static int out = -1, out_end = -1; /* a pipe that stands for standard output, and where it is read */
+static size_t filler;              /* bytes in the pipe that are not the command's */
 
 static int nameless_file(void) {
     FILE *file = tmpfile();
@@ -54,12 +56,42 @@ static int nameless_file(void) {
     return descriptor;
 }
 
-/* Runs the command, with its output and messages in `out` and `err`. */
+static void make_pipe(void) {
+    int ends[2];
+    FUZZ_CHECK(pipe(ends) == 0 && fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0 && fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
+    out_end = ends[0];
+    out = ends[1];
+}
+
+/* Takes everything out of the pipe: how much of it the command has printed. */
+static size_t take_output(void) {
+    char bytes[PAGE];
+    size_t all = 0;
+    for (ssize_t got; (got = read(out_end, bytes, sizeof bytes)) > 0;) all += (size_t)got;
+    const size_t printed = all - filler;
+    filler = 0;
+    return printed;
+}
+
+/* Fills the pipe so that only so much has room; a write beyond that fails. (RLIMIT_FSIZE would cut a sanitizer's report too.) */
+static void leave_room(size_t room) {
+    static const char bytes[PAGE];
+    char taken[PAGE];
+    (void)take_output();
+    while (write(out, bytes, sizeof bytes) == (ssize_t)sizeof bytes) filler += sizeof bytes;
+    for (size_t left = room; left > 0; left -= left < PAGE ? left : PAGE) {
+        const ssize_t got = read(out_end, taken, sizeof taken);
+        filler -= got > 0 ? (size_t)got : 0;
+    }
+    if (room % PAGE != 0 && write(out, bytes, PAGE - room % PAGE) > 0) filler += PAGE - room % PAGE;
+}
+
+/* Runs the command, with its output and messages in these. */
 static int call(int argc, char **argv) {
     const int before = dup(STDERR_FILENO), stdout_before = dup(STDOUT_FILENO);
     FUZZ_CHECK(before >= 0 && stdout_before >= 0);
     (void)fflush(stdout);
-    FUZZ_CHECK(dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0);
+    FUZZ_CHECK(dup2(out, STDOUT_FILENO) >= 0 && dup2(messages, STDERR_FILENO) >= 0);
     optind = 0;
     const int status = evo_command(argc, argv);
     __fpurge(stdout);
@@ -70,10 +102,10 @@ static int call(int argc, char **argv) {
     return status;
 }
 
-/* Bytes of such a file, which is then empty. */
-static size_t take_size(int file) {
-    const off_t size = lseek(file, 0, SEEK_END);
-    FUZZ_CHECK(size >= 0 && ftruncate(file, 0) == 0 && lseek(file, 0, SEEK_SET) == 0);
+/* How much was said on standard error; the file is then empty. */
+static size_t take_messages(void) {
+    const off_t size = lseek(messages, 0, SEEK_END);
+    FUZZ_CHECK(size >= 0 && ftruncate(messages, 0) == 0 && lseek(messages, 0, SEEK_SET) == 0);
     return (size_t)size;
 }
 
@@ -113,8 +145,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc;
     (void)argv;
     fuzz_start();
-    out = nameless_file();
-    err = nameless_file();
+    messages = nameless_file();
+    make_pipe();
     return 0;
 }
 
@@ -214,7 +246,7 @@ static void limit(int resource, rlim_t most, struct rlimit *before) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static int home = -1, folder = -1;
     char *argv[MOST_ARGUMENTS + 8], *text = malloc(size + 1);
-    struct rlimit output, memory;
+    struct rlimit memory;
     FUZZ_CHECK(text != NULL);
     memcpy(text, data, size);
     text[size] = '\0';
@@ -224,21 +256,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         return -1;
     }
     if (home < 0) {
-        (void)signal(SIGXFSZ, SIG_IGN); /* not earlier: libFuzzer sets it after LLVMFuzzerInitialize */
         (void)setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
         home = open(".", O_RDONLY);
         folder = open(fuzz_folder(), O_RDONLY);
     }
     FUZZ_CHECK(home >= 0 && folder >= 0 && fchdir(folder) == 0);
     if (files[0].bytes == NULL) make_files();
-    (void)take_size(out);
-    (void)take_size(err);
-    limit(RLIMIT_FSIZE, strcmp(argv[1], "check") == 0 ? CHECK_BYTES : FILE_BYTES, &output);
+    (void)take_messages();
+    leave_room(strcmp(argv[1], "check") == 0 ? CHECK_ROOM : USUAL_ROOM);
     if (!FUZZ_SANITIZED) limit(RLIMIT_DATA, DATA_BYTES, &memory);
     const int status = call(argc, argv);
     if (!FUZZ_SANITIZED) FUZZ_CHECK(setrlimit(RLIMIT_DATA, &memory) == 0);
-    FUZZ_CHECK(setrlimit(RLIMIT_FSIZE, &output) == 0);
-    const size_t said = take_size(out), complained = take_size(err);
+    const size_t said = take_output(), complained = take_messages();
     if (status < STATUS_GOOD || status > STATUS_USAGE) fuzz_fail("the status is %d", status);
     FUZZ_CHECK(status == STATUS_GOOD || said + complained > 0);
     FUZZ_CHECK(status != STATUS_USAGE || complained > 0);
