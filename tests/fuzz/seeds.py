@@ -92,6 +92,8 @@ def variants():
 
 ARGUMENTS = {
     "none": [""], "help": ["--help"], "version": ["--version"], "info": ["info"], "info-json": ["info", "--json"],
+    "info-report": ["info", "--report"],
+    "selftest": ["selftest", "--device", "cpu", "--seconds", "0", "--seed", "7", "--json"],
     "run-help": ["run", "--help"], "check-list": ["check", "--list", "--op", "opm", "--dtype", "bf16"],
     "run-file": ["run", "opm.safetensors", "--device", "cpu"],
     "run-file-more": ["run", "trimul.safetensors", "-o", "out.safetensors", "--dtype", "bf16", "--compute", "tf32",
