@@ -218,19 +218,25 @@ static const char *default_alignment(void) {
     return NULL;
 }
 
-/* An alignment's own list stands beside it: NAME.evfold.tsv for NAME.aln. NULL if there is none. */
-static char *own_list(const char *alignment) {
+/* An alignment's own list stands beside it: NAME.evfold.tsv for NAME.aln; NULL if there is none. False if memory ran out. */
+static bool own_list(const char *alignment, char **list) {
     static const char ending[] = ".evfold.tsv";
     size_t length = strlen(alignment);
     const char *dot = strrchr(base_name(alignment), '.');
     char *path = malloc(length + sizeof ending);
 
-    if (!path) return NULL;
+    *list = NULL;
+    if (!path) {
+        fprintf(stderr, "coevolution: out of memory\n");
+        return false;
+    }
     memcpy(path, alignment, length);
     strcpy(path + (dot ? (size_t)(dot - alignment) : length), ending);
-    if (access(path, F_OK) == 0) return path;
-    free(path);
-    return NULL;
+    if (access(path, F_OK) == 0)
+        *list = path;
+    else
+        free(path);
+    return true;
 }
 
 static void usage(FILE *file) {
@@ -300,8 +306,9 @@ int main(int argc, char **argv) {
     if (!parse(argc, argv, &options, &status)) return status;
     if (!options.alignment) options.alignment = default_alignment();
     if (!options.alignment) return EXIT_FAILURE;
-    if (!options.compare) options.compare = found = own_list(options.alignment);
-    good = run(&options);
+    good = options.compare || own_list(options.alignment, &found);
+    if (found) options.compare = found;
+    good = good && run(&options);
     free(found);
     if (fflush(stdout) != 0) {
         fprintf(stderr, "coevolution: standard output: %s\n", strerror(errno));

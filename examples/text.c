@@ -34,7 +34,8 @@ static bool read_stream(struct text *text, FILE *file) {
             size_t larger = capacity ? 2 * capacity : 65536;
             char *data = larger <= largest_file ? realloc(text->data, larger) : NULL;
             if (!data) {
-                fprintf(stderr, "%s: too large: more than %zu bytes\n", text->name, capacity);
+                fprintf(stderr, "%s: %s: more than %zu bytes\n", text->name,
+                        larger <= largest_file ? "out of memory" : "too large", capacity);
                 return false;
             }
             text->data = data;

@@ -52,6 +52,16 @@ void evo_machine(char *description, size_t description_size, char *arch, size_t 
     *memory = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
 }
 
+void evo_process_mark(evo_process *process) {
+    long none = 0;
+    atomic_compare_exchange_strong(process, &none, (long)getpid());
+}
+
+bool evo_process_forked(evo_process *process) {
+    const long first = atomic_load(process);
+    return first && first != (long)getpid();
+}
+
 int evo_processors(void) {
 #ifdef __linux__
     cpu_set_t set;

@@ -5,6 +5,7 @@
 #ifndef EVO_SRC_PLATFORM_H
 #define EVO_SRC_PLATFORM_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -34,6 +35,14 @@ double evo_clock_ms(void);
 
 /** The machine's name for its processor, its architecture ("x86_64") and main memory in bytes (0 if unknown). */
 void evo_machine(char *description, size_t description_size, char *arch, size_t arch_size, size_t *memory);
+
+/** The process that marked it first, if any; static, so that it starts as none. */
+typedef atomic_long evo_process;
+
+void evo_process_mark(evo_process *process);
+
+/** True in a fork, or a fork of a fork, of the process that marked it. */
+bool evo_process_forked(evo_process *process);
 
 /** Processors that this thread may run on. */
 int evo_processors(void);

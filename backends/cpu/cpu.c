@@ -52,6 +52,9 @@ static evo_status choose_isa(const cpu_isa **isa) {
         names.data);
 }
 
+/* In a fork of it OpenMP may not have its threads any more, and wait for them forever: gcc's libgomp does. */
+static evo_process opened_by;
+
 static evo_status open_device(int index, evo_device **device) {
     int threads;
     const cpu_isa *isa;
@@ -60,6 +63,7 @@ static evo_status open_device(int index, evo_device **device) {
     if (status != EVO_OK) return status;
     cpu_device *opened = malloc(sizeof *opened);
     if (!opened) return evo_fail(EVO_ERROR_OUT_OF_MEMORY, "evo_context_create: no host memory");
+    evo_process_mark(&opened_by);
     *opened = (cpu_device){ { &evo_backend_cpu, index }, threads, evo_processor_quota(), isa };
     *device = &opened->base;
     return EVO_OK;
@@ -71,6 +75,7 @@ static void close_device(evo_device *device) {
 
 int evo_cpu_threads(const evo_device *device) {
     const cpu_device *cpu = (const cpu_device *)device;
+    if (evo_process_forked(&opened_by)) return 1;
     if (cpu->threads) return cpu->threads;
     /* More threads than processors would only wait for each other at every barrier. */
     int threads = omp_get_max_threads();

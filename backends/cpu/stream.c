@@ -18,7 +18,8 @@ typedef struct node {
 typedef struct graph {
     node *first;
     node **end;
-    uint64_t id; /* of no other graph of this process, and never 0 */
+    uint64_t id;     /* of no other graph of this process, and never 0 */
+    bool incomplete; /* a call could not be recorded: half of an op must not run */
 } graph;
 
 typedef struct stream {
@@ -42,7 +43,10 @@ evo_status evo_cpu_submit(evo_stream handle, cpu_work run, const void *payload, 
         return EVO_OK;
     }
     node *made = malloc(sizeof *made + size);
-    if (!made) return no_memory("recording a graph");
+    if (!made) {
+        recording->incomplete = true;
+        return evo_fail(EVO_ERROR_OUT_OF_MEMORY, "no host memory for a call in a stream that records a graph");
+    }
     made->next = NULL;
     made->run = run;
     made->size = size;
@@ -159,6 +163,7 @@ evo_status evo_cpu_graph_begin(evo_device *device, evo_stream handle) {
     made->first = NULL;
     made->end = &made->first;
     made->id = atomic_fetch_add(&last_id, 1) + 1;
+    made->incomplete = false;
     recorded->recording = made;
     return EVO_OK;
 }
@@ -169,9 +174,15 @@ evo_status evo_cpu_graph_end(evo_device *device, evo_stream handle, evo_graph *r
     if (!recorded->recording)
         return evo_fail(EVO_ERROR_CAPTURE,
                         "evo_graph_end: the stream records no graph, expected evo_graph_begin first");
-    *result = recorded->recording;
+    graph *made = recorded->recording;
     recorded->recording = NULL;
-    return EVO_OK;
+    if (!made->incomplete) {
+        *result = made;
+        return EVO_OK;
+    }
+    free_graph(made);
+    return evo_fail(EVO_ERROR_OUT_OF_MEMORY,
+                    "evo_graph_end: the recording is void, as there was no host memory for one of its calls");
 }
 
 /* Into a stream that records, its work becomes part of the new graph, which owes the launched one nothing after that. */

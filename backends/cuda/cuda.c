@@ -153,17 +153,18 @@ static void load_driver(void) {
     }
     for (size_t i = 0; i < sizeof newer_symbols / sizeof *newer_symbols; i++)
         gpu_library_bind(library, &newer_symbols[i], 1);
-    api.cuDriverGetVersion(&driver_version);
-    if (driver_version < OLDEST_DRIVER) {
+    const char *function = "cuDriverGetVersion";
+    int error = api.cuDriverGetVersion(&driver_version);
+    if (!error && driver_version < OLDEST_DRIVER) {
         evo_text_add(&missing, "the driver is of CUDA %d.%d, one of CUDA %d.%d or later is needed",
                      driver_version / 1000, driver_version % 1000 / 10, OLDEST_DRIVER / 1000,
                      OLDEST_DRIVER % 1000 / 10);
         return;
     }
-    int error = api.cuInit(0);
-    if (!error) error = api.cuDeviceGetCount(&device_total);
+    if (!error) error = (function = "cuInit", api.cuInit(0));
+    if (!error) error = (function = "cuDeviceGetCount", api.cuDeviceGetCount(&device_total));
     if (error) {
-        evo_text_add(&missing, "cuInit: ");
+        evo_text_add(&missing, "%s: ", function);
         add_words(&missing, error);
     } else if (device_total == 0) {
         evo_text_add(&missing, "the CUDA driver finds no device");

@@ -151,6 +151,21 @@ bool gpu_fits(const evo_device *device, gpu_function function) {
     return functions[function].shared <= own(device)->properties.shared_memory_size;
 }
 
+/*
+ * A driver does not survive a fork: in the child its calls fail, hang or reach what is the parent's. So all that would come
+ * to it asks this first.
+ */
+static evo_process found_by;
+
+static const char fork_words[] =
+    "this process is a fork of one that has used the driver, expected exec after the fork, "
+    "or the first use of a GPU after it";
+
+static evo_status refuse_fork(const gpu_vendor *vendor, int index) {
+    if (!evo_process_forked(&found_by)) return EVO_OK;
+    return evo_fail(EVO_ERROR_DEVICE, "%s:%d: %s", vendor->driver->name, index, fork_words);
+}
+
 /* --- Images --- */
 
 /* "sm_90" with prefix "sm_": 90; -1 for another prefix or a suffix. */
@@ -206,12 +221,19 @@ static evo_status fail_image(const gpu_vendor *vendor, int index, const char *ch
 /* --- Discovery and opening --- */
 
 int gpu_device_count(const gpu_vendor *vendor, evo_text *why) {
-    return vendor->driver->device_count(why);
+    if (evo_process_forked(&found_by)) {
+        evo_text_add(why, "%s", fork_words);
+        return 0;
+    }
+    const int count = vendor->driver->device_count(why);
+    if (count > 0) evo_process_mark(&found_by);
+    return count;
 }
 
 evo_status gpu_device_info(const gpu_vendor *vendor, int index, evo_device_info *info) {
     gpu_properties found = { { 0 }, { 0 }, 0, 0, 0, 0, false, false, false };
-    const evo_status status = vendor->driver->properties(index, &found);
+    evo_status status = refuse_fork(vendor, index);
+    if (status == EVO_OK) status = vendor->driver->properties(index, &found);
     if (status != EVO_OK) return status;
     snprintf(info->name, sizeof info->name, "%s:%d", vendor->driver->name, index);
     memcpy(info->description, found.description, sizeof info->description);
@@ -242,7 +264,8 @@ static evo_status make_device(const gpu_vendor *vendor, int index, gpu_device **
 }
 
 evo_status gpu_open(const gpu_vendor *vendor, int index, evo_device **device) {
-    evo_status status = EVO_OK;
+    evo_status status = refuse_fork(vendor, index);
+    if (status != EVO_OK) return status;
     pthread_mutex_lock(&open_lock);
     gpu_device *found = open_devices;
     while (found && (found->vendor != vendor || found->base.index != index)) found = found->next;
@@ -261,16 +284,19 @@ evo_status gpu_open(const gpu_vendor *vendor, int index, evo_device **device) {
     return status;
 }
 
+/* Also where the context cannot be entered: HIP needs none for it, and CUDA refuses. */
 static void unload(gpu_device *device) {
     void *saved;
-    if (gpu_enter(&device->base, &saved) != EVO_OK) return;
+    const bool entered = gpu_enter(&device->base, &saved) == EVO_OK;
     for (int f = 0; f < GPU_FUNCTION_COUNT; f++)
         if (device->modules[f]) device->vendor->driver->module_unload(device->modules[f]);
-    gpu_leave(&device->base, saved);
+    if (entered) gpu_leave(&device->base, saved);
 }
 
+/* In a fork the device is the parent's, and the lock may be held by a thread that is not here. */
 void gpu_close(evo_device *base) {
     gpu_device *device = own(base), **link = &open_devices;
+    if (evo_process_forked(&found_by)) return;
     pthread_mutex_lock(&open_lock);
     if (--device->references == 0) {
         while (*link != device) link = &(*link)->next;
@@ -324,7 +350,8 @@ evo_status gpu_load(evo_device *base, const gpu_function *wanted, int count) {
     gpu_device *device = own(base);
     void *saved = NULL;
     bool entered = false;
-    evo_status status = EVO_OK;
+    evo_status status = refuse_fork(device->vendor, base->index);
+    if (status != EVO_OK) return status;
     pthread_mutex_lock(&device->lock);
     for (int w = 0; w < count && status == EVO_OK; w++) {
         if (device->loaded[wanted[w]]) continue;
@@ -374,7 +401,8 @@ evo_status gpu_run(const evo_call *call, int stage, const evo_tile *tile) {
 /* --- What goes straight to the driver, in the device's context --- */
 
 evo_status gpu_enter(evo_device *device, void **saved) {
-    return driver_of(device)->enter(device->index, own(device)->context, saved);
+    const evo_status status = refuse_fork(own(device)->vendor, device->index);
+    return status != EVO_OK ? status : driver_of(device)->enter(device->index, own(device)->context, saved);
 }
 
 void gpu_leave(evo_device *device, void *saved) {
@@ -419,9 +447,9 @@ evo_status gpu_stream_create(evo_device *device, evo_stream *stream) {
 }
 
 /* Asked before what a recording would not survive; the default stream cannot record. */
-static bool records(evo_device *device, evo_stream stream) {
-    bool recording = false;
-    return stream && gpu_stream_is_capturing(device, stream, &recording) == EVO_OK && recording;
+static evo_status records(evo_device *device, evo_stream stream, bool *recording) {
+    *recording = false;
+    return stream ? gpu_stream_is_capturing(device, stream, recording) : EVO_OK;
 }
 
 static evo_status end_recording(evo_device *device, evo_stream stream, evo_graph *graph) {
@@ -434,7 +462,10 @@ static evo_status destroy(evo_device *device, evo_stream stream) {
 
 evo_status gpu_stream_destroy(evo_device *device, evo_stream stream) {
     evo_graph unused = NULL;
-    if (records(device, stream) && end_recording(device, stream, &unused) == EVO_OK) gpu_graph_destroy(device, unused);
+    bool recording;
+    const evo_status status = records(device, stream, &recording);
+    if (status != EVO_OK) return status;
+    if (recording && end_recording(device, stream, &unused) == EVO_OK) gpu_graph_destroy(device, unused);
     return destroy(device, stream);
 }
 
@@ -443,7 +474,10 @@ static evo_status synchronize(evo_device *device, evo_stream stream) {
 }
 
 evo_status gpu_stream_synchronize(evo_device *device, evo_stream stream) {
-    if (records(device, stream))
+    bool recording;
+    const evo_status status = records(device, stream, &recording);
+    if (status != EVO_OK) return status;
+    if (recording)
         return evo_fail(EVO_ERROR_CAPTURE,
                         "evo_stream_synchronize: the stream records a graph, expected evo_graph_end first");
     return synchronize(device, stream);
@@ -482,14 +516,20 @@ static evo_status begin_recording(evo_device *device, evo_stream stream) {
 }
 
 evo_status gpu_graph_begin(evo_device *device, evo_stream stream) {
-    if (records(device, stream))
+    bool recording;
+    const evo_status status = records(device, stream, &recording);
+    if (status != EVO_OK) return status;
+    if (recording)
         return evo_fail(EVO_ERROR_CAPTURE,
                         "evo_graph_begin: the stream already records a graph, expected evo_graph_end first");
     return begin_recording(device, stream);
 }
 
 evo_status gpu_graph_end(evo_device *device, evo_stream stream, evo_graph *graph) {
-    if (!records(device, stream))
+    bool recording;
+    const evo_status status = records(device, stream, &recording);
+    if (status != EVO_OK) return status;
+    if (!recording)
         return evo_fail(EVO_ERROR_CAPTURE,
                         "evo_graph_end: the stream records no graph, expected evo_graph_begin first");
     return end_recording(device, stream, graph);

@@ -133,15 +133,16 @@ static void load_runtime(void) {
                      OLDEST_RUNTIME / 10000000);
         return;
     }
+    const char *function = "hipRuntimeGetVersion";
     int error = api.hipRuntimeGetVersion(&runtime_version);
     if (!error && runtime_version < OLDEST_RUNTIME) {
         evo_text_add(&missing, "the HIP runtime is of ROCm %d.%d, ROCm %d.0 or later is needed",
                      runtime_version / 10000000, runtime_version / 100000 % 100, OLDEST_RUNTIME / 10000000);
         return;
     }
-    if (!error) error = api.hipGetDeviceCount(&device_total);
+    if (!error) error = (function = "hipGetDeviceCount", api.hipGetDeviceCount(&device_total));
     if (error) {
-        evo_text_add(&missing, "hipGetDeviceCount: ");
+        evo_text_add(&missing, "%s: ", function);
         add_words(&missing, error);
         api.hipGetLastError();
     } else if (device_total == 0) {

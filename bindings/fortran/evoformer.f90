@@ -710,7 +710,9 @@ module evoformer
             integer(c_int) :: evo_graph_begin
         end function evo_graph_begin
 
-        !> Ends the recording and makes it launchable. Returns EVO_ERROR_CAPTURE if the stream does not record
+        !> Ends the recording and makes it launchable. After a call that could not be recorded there is no graph, on
+        !  the CPU always.
+        !  Returns EVO_ERROR_CAPTURE if the stream does not record, EVO_ERROR_OUT_OF_MEMORY
         function evo_graph_end(context, stream, graph) bind(c)
             import
             type(c_ptr), value :: context

@@ -57,7 +57,10 @@ EVO_API evo_status evo_event_elapsed(evo_context *context, evo_event start, evo_
 
 /** From now on the stream (not the default one) records its work. @returns EVO_ERROR_CAPTURE if it already does */
 EVO_API evo_status evo_graph_begin(evo_context *context, evo_stream stream);
-/** Ends the recording and makes it launchable. @returns EVO_ERROR_CAPTURE if the stream does not record */
+/**
+ * Ends the recording and makes it launchable. After a call that could not be recorded there is no graph, on the CPU always.
+ * @returns EVO_ERROR_CAPTURE if the stream does not record, EVO_ERROR_OUT_OF_MEMORY
+ */
 EVO_API evo_status evo_graph_end(evo_context *context, evo_stream stream, evo_graph *graph);
 /**
  * Runs the recorded work once, in stream order. All that it uses must still be alive: tensors, workspace, pack memory,

@@ -14,7 +14,8 @@
  *   EVO_SIMULATED_VERSION  what the driver says its version is, in its own counting
  *   EVO_SIMULATED_SUFFIX   which simulated_<chip><suffix>.so beside this library have the kernels
  *   EVO_SIMULATED_FAIL     (at any time) "cuMemAlloc:3,cuLaunchKernel:1:719": the third call from now on of an entry point
- *                          fails, with this code or else 2 (out of memory) or 719 (launch failed)
+ *                          fails, with this code or else 2 (out of memory) or 719 (launch failed); "*:7": the seventh
+ *                          call of any; "*:7:719:lost": so do all after it, until the text is another
  */
 #ifndef EVO_TESTS_SIMULATED_DRIVER_H
 #define EVO_TESTS_SIMULATED_DRIVER_H
@@ -153,6 +154,13 @@ struct allocation {
     device *owner;
 };
 
+/** What there is in a driver now, for tests that look for what was left behind (simulated_live). */
+struct counts {
+    size_t objects; /* pieces of memory, streams, events, graphs, launchable graphs */
+    size_t modules;
+    size_t contexts; /* how often devices are retained */
+};
+
 struct vendor {
     const char *name;         /* "cuda" */
     const char *default_arch; /* the device if the environment names none */
@@ -169,6 +177,9 @@ class driver {
 
     /** Whether the environment wants this call to fail, and how. */
     status injected(const char *entry_point);
+    /** The last entry point that failed so, without the suffix of its version; "" if none has. */
+    std::string injected_last;
+    counts live() const;
     /** The value of EVO_SIMULATED_VERSION, or the one given. */
     static int version(int otherwise);
 
@@ -228,6 +239,8 @@ class driver {
     std::string
         failures; /* the last seen text of EVO_SIMULATED_FAIL, and how often each entry point was called since */
     std::map<std::string, int> calls;
+    int all_calls = 0;
+    status lost = success; /* what every call gives since one failed for good */
 
     uint64_t random();
     void read_seed();

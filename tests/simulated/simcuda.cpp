@@ -10,6 +10,11 @@ using namespace simulated;
 
 namespace {
 
+driver &only() {
+    static driver made({ "cuda", "sm_80", "sm_" });
+    return made;
+}
+
 driver *started = nullptr; /* by cuInit */
 std::mutex starting;
 
@@ -54,23 +59,25 @@ device *find_device(int index) {
     (void)d
 
 ENTRY int cuInit(unsigned flags) {
-    static driver *made = nullptr;
     std::lock_guard<std::mutex> held(starting);
     if (flags) return invalid_value;
-    if (!made) {
-        static driver only({ "cuda", "sm_80", "sm_" });
-        made = &only;
-    }
-    const status injected = made->injected(__func__);
+    const status injected = only().injected(__func__);
     if (injected != success) return injected;
-    if (made->devices.empty()) return no_device;
-    started = made;
+    if (only().devices.empty()) return no_device;
+    started = &only();
     return success;
 }
 
 ENTRY int cuDriverGetVersion(int *version) {
+    std::lock_guard<std::mutex> held(starting);
     *version = driver::version(12040);
-    return success;
+    return only().injected(__func__);
+}
+
+/* Not of the real driver: what a test wants to know; `failed` is the entry point that last failed on demand, or "". */
+ENTRY void simulated_live(counts *live, const char **failed) {
+    *live = only().live();
+    *failed = only().injected_last.c_str();
 }
 
 ENTRY int cuGetErrorName(int code, const char **text) {

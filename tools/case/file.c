@@ -1,5 +1,4 @@
 /* file.c: cases from arrays and from case files, the JSON of variants, case files from cases. */
-#include <cjson/cJSON.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,6 +6,7 @@
 #include <string.h>
 
 #include "case/ops.h"
+#include "io/json.h"
 #include "io/safetensors.h"
 
 /* ---- sizes from shapes ---- */
@@ -313,8 +313,9 @@ bool case_variant_from_json(const struct case_op *op, union case_desc *desc, con
         return op->set_variant(desc, text) == EVO_OK || io_fail(error, "variant: %s", evo_last_error());
     }
     cJSON *object = cJSON_ParseWithOpts(text, NULL, 1);
-    bool good = cJSON_IsObject(object) ? params_from_json(op, desc, object, residual, error)
-                                       : io_fail(error, "variant: not valid JSON");
+    bool good = json_short()             ? io_fail(error, "variant: out of memory")
+                : cJSON_IsObject(object) ? params_from_json(op, desc, object, residual, error)
+                                         : io_fail(error, "variant: not valid JSON");
     cJSON_Delete(object);
     return good;
 }
@@ -326,7 +327,7 @@ static cJSON *bits_to_json(const struct case_op *op, unsigned bits) {
         if ((op->specs[i].bias & bits) != 0) {
             char stem[64];
             (void)snprintf(stem, sizeof stem, "%.*s", (int)(strlen(name) - strlen(".bias")), name);
-            (void)cJSON_AddItemToArray(list, cJSON_CreateString(stem));
+            json_append(list, cJSON_CreateString(stem));
         }
     }
     return list;
@@ -353,13 +354,14 @@ char *case_variant_to_json(const struct case_op *op, const union case_desc *desc
     cJSON *object = cJSON_CreateObject();
     for (const struct case_param *param = op->params; param->name != NULL || param->json != NULL; param++) {
         if (param->json != NULL) {
-            (void)cJSON_AddItemToObject(object, param->json, param_to_json(op, desc, param));
+            cJSON *item = param_to_json(op, desc, param);
+            if (!cJSON_AddItemToObject(object, param->json, item)) {
+                cJSON_Delete(item);
+            }
         }
     }
     (void)cJSON_AddBoolToObject(object, "residual", residual);
-    char *text = cJSON_PrintUnformatted(object);
-    cJSON_Delete(object);
-    return text;
+    return json_line(object);
 }
 
 /* ---- case files ---- */
@@ -381,6 +383,9 @@ static bool read_metadata(struct case_file *l, struct io_error *error) {
         return io_fail(error, "%s: %s", l->path, inner.text);
     }
     l->views = views == NULL ? cJSON_CreateObject() : cJSON_ParseWithOpts(views, NULL, 1);
+    if (json_short()) {
+        return io_fail(error, "%s: out of memory", l->path);
+    }
     return cJSON_IsObject(l->views) || io_fail(error, "%s: views is not a JSON object", l->path);
 }
 

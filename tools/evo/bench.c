@@ -1,7 +1,6 @@
 /* bench.c: `evo bench`: times ops on shapes, beside the least time that the device's measured limits allow. */
 #include "bench.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
@@ -355,13 +354,7 @@ static bool print_json(const struct bench *b, const struct bench_shape *shape, c
     (void)cJSON_AddStringToObject(row, "description", b->device.info.description);
     (void)cJSON_AddStringToObject(row, "arch", b->device.info.arch);
     (void)cJSON_AddStringToObject(row, "build", evo_build_info());
-    char *text = cJSON_PrintUnformatted(row);
-    cJSON_Delete(row);
-    if (text != NULL) {
-        printf("%s\n", text);
-    }
-    cJSON_free(text);
-    return text != NULL;
+    return print_object(&self, row);
 }
 
 static void print_header(const struct bench *b) {
@@ -487,8 +480,10 @@ static void time_shape(struct bench *b, const struct bench_shape *shape) {
     if (good && candidates[0].refused && candidates[0].forced == NULL) {
         good = io_fail(&error, "%s", candidates[0].error.text);
     }
-    if (!good || !print_rows(b, shape, candidates, count)) {
-        (void)failure(&self, "%s %s: %s", shape->op->name, shape->text, good ? "out of memory" : error.text);
+    if (!good) {
+        (void)failure(&self, "%s %s: %s", shape->op->name, shape->text, error.text);
+    } else {
+        good = print_rows(b, shape, candidates, count);
     }
     b->failures += !good || candidates[0].refused;
 }

@@ -1,5 +1,4 @@
 /* check.c: `evo check`: results of a device against the fp64 reference, or against golden files. */
-#include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
@@ -364,7 +363,7 @@ static bool kernel_is_known(const struct check *check) {
     return false;
 }
 
-static int finish(const struct check *check) {
+static int finish(struct check *check) {
     if (checker_count(&check->checker) == 0) {
         (void)failure(&self, "no case is left: --op, --dtype and --filter name none (see --list)");
     }

@@ -4,9 +4,8 @@
 
 #include "command.h"
 
-struct cJSON;
-
 struct checker {
+    const struct command *command;
     const char *device; /* as asked for, then as opened */
     const char *kernel; /* forced; NULL: the planner's choice */
     uint64_t seed;
@@ -15,6 +14,7 @@ struct checker {
     evo_context *context, *cpu;
     evo_device_info info;
     int passed, failed, skipped;
+    int unprinted;   /* lines of JSON that there was no memory for */
     int done, total; /* for the progress line */
     bool terminal;
 };
@@ -41,11 +41,11 @@ void checker_report(struct checker *checker, const char *name, const struct case
 
 int checker_count(const struct checker *checker);
 
-/* Prints the counts; the command's status. */
-int checker_finish(const struct checker *checker);
+/* The status of a command that has checked all it wanted. */
+int checker_status(const struct checker *checker);
 
-/* Prints an object on a line of its own, and frees it. */
-void print_object(struct cJSON *object);
+/* Prints the counts; the status. */
+int checker_finish(struct checker *checker);
 
 /* On a terminal, which case is computed now. */
 void checker_progress(const struct checker *checker, const char *name);

@@ -163,6 +163,17 @@ bool open_device(const struct command *command, const char *device, evo_context 
     return false;
 }
 
+bool print_object(const struct command *command, cJSON *object) {
+    char *text = json_line(object);
+    if (text == NULL) {
+        (void)failure(command, "out of memory for a line of JSON");
+        return false;
+    }
+    printf("%s\n", text);
+    cJSON_free(text);
+    return true;
+}
+
 int close_output(const struct command *command, int status) {
     errno = 0;
     if (fflush(stdout) != 0 || ferror(stdout) != 0) {

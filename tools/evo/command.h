@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "case/case.h"
+#include "io/json.h"
 
 /* Exit statuses. */
 enum {
@@ -67,6 +68,9 @@ bool parse_compute(const struct command *command, const char *text, evo_compute 
  * Opens a device. *status is STATUS_USAGE for a name that is no device's, STATUS_FAILED for a device that is not there.
  */
 bool open_device(const struct command *command, const char *device, evo_context **context, int *status);
+
+/* Prints a JSON object on a line of its own and deletes it; false, with a message, if memory ran out for part of it. */
+bool print_object(const struct command *command, cJSON *object);
 
 /* Whether everything written to stdout got there; a message if not. */
 int close_output(const struct command *command, int status);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "command.h"
+#include "io/json.h"
 
 static const struct {
     const char *name;
@@ -51,6 +52,7 @@ static int own_option(int argc, char **argv) {
 }
 
 int evo_command(int argc, char **argv) {
+    json_watch();
     if (argc < 2 || strcmp(argv[1], "--") == 0) {
         return usage_error(&self, "which command? One of info, run, check, selftest, bench");
     }

@@ -1,5 +1,4 @@
 /* info.c: `evo info`: version, build options, backends, devices, kernels. */
-#include <cjson/cJSON.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <string.h>
@@ -88,7 +87,7 @@ static void print_text(bool report) {
 
 static void add_backend(cJSON *list, const evo_backend_info *backend) {
     cJSON *item = cJSON_CreateObject();
-    (void)cJSON_AddItemToArray(list, item);
+    json_append(list, item);
     (void)cJSON_AddStringToObject(item, "name", backend->name);
     (void)cJSON_AddBoolToObject(item, "compiled", backend->compiled != 0);
     (void)cJSON_AddNumberToObject(item, "devices", backend->device_count);
@@ -98,7 +97,7 @@ static void add_backend(cJSON *list, const evo_backend_info *backend) {
 
 static void add_device(cJSON *list, const evo_device_info *device, evo_context *context) {
     cJSON *item = cJSON_CreateObject();
-    (void)cJSON_AddItemToArray(list, item);
+    json_append(list, item);
     (void)cJSON_AddStringToObject(item, "name", device->name);
     (void)cJSON_AddStringToObject(item, "description", device->description);
     (void)cJSON_AddStringToObject(item, "arch", device->arch);
@@ -114,7 +113,7 @@ static void add_device(cJSON *list, const evo_device_info *device, evo_context *
         cJSON *names = cJSON_AddArrayToObject(kernels, evo_op_name((evo_op)op));
         const char *kernel;
         for (int i = 0; (kernel = evo_context_kernel(context, (evo_op)op, i)) != NULL; i++) {
-            (void)cJSON_AddItemToArray(names, cJSON_CreateString(kernel));
+            json_append(names, cJSON_CreateString(kernel));
         }
     }
 }
@@ -136,14 +135,7 @@ static int print_json(void) {
         add_device(devices, &device, context);
         evo_context_destroy(context);
     }
-    char *text = cJSON_PrintUnformatted(info);
-    cJSON_Delete(info);
-    if (text == NULL) {
-        return failure(&self, "out of memory");
-    }
-    printf("%s\n", text);
-    cJSON_free(text);
-    return STATUS_GOOD;
+    return print_object(&self, info) ? STATUS_GOOD : STATUS_FAILED;
 }
 
 int command_info(int argc, char **argv) {

@@ -172,8 +172,8 @@ static void check_shapes(struct checker *checker) {
     }
 }
 
-static void print_device(const struct selftest *test, const struct checker *checker, int random_count, double seconds) {
-    bool good = checker->failed == 0 && checker->passed > 0;
+static void print_device(const struct selftest *test, struct checker *checker, int random_count, double seconds) {
+    bool good = checker_status(checker) == STATUS_GOOD;
     if (test->json) {
         cJSON *object = cJSON_CreateObject();
         (void)cJSON_AddStringToObject(object, "device", checker->device);
@@ -187,7 +187,7 @@ static void print_device(const struct selftest *test, const struct checker *chec
         (void)cJSON_AddNumberToObject(object, "skipped", checker->skipped);
         (void)cJSON_AddNumberToObject(object, "seconds", seconds);
         (void)cJSON_AddStringToObject(object, "result", good ? "ok" : "fail");
-        print_object(object);
+        checker->unprinted += !print_object(&self, object);
         return;
     }
     printf("%s (%s, %s): %d known answers, %d shapes of real use, %d of %zu built-in cases; %d passed, %d failed, "
@@ -221,7 +221,7 @@ static int check_device(const struct selftest *test, const char *device, double 
     checker_clear_progress(&checker);
     print_device(test, &checker, (int)taken, clock_seconds() - start);
     checker_close(&checker);
-    return checker.failed == 0 && checker.passed > 0 ? STATUS_GOOD : STATUS_FAILED;
+    return checker_status(&checker);
 }
 
 /* ---- the command ---- */

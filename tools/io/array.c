@@ -46,8 +46,10 @@ void io_shape_text(const int64_t *shape, int rank, char *text, size_t size) {
     }
 }
 
-/* Reads to the end, growing as needed: the size that a file claims is no promise, and pipes claim none. */
-/* Reads on until the end; `*bytes` holds `*used` already. */
+/*
+ * Reads on until the end; `*bytes` holds `*used` already. Grows as needed: the size that a file claims is no promise, and
+ * pipes claim none.
+ */
 static bool read_rest(FILE *file, unsigned char **bytes, size_t room, size_t *used) {
     while (*used == room) {
         unsigned char *larger = room > SIZE_MAX / 2 ? NULL : realloc(*bytes, room * 2);

@@ -1,10 +1,11 @@
 /* safetensors.c: reads and writes safetensors files; see the header. */
 #include "io/safetensors.h"
 
-#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "io/json.h"
 
 /* What the format's own implementation takes at most. */
 #define HEADER_MOST 100000000u
@@ -257,6 +258,9 @@ static bool parse_header(const char *path, const unsigned char *bytes, size_t si
     const char *text = (const char *)bytes + 8;
     const char *end = NULL;
     result->header = cJSON_ParseWithLengthOpts(text, *length, &end, 0);
+    if (json_short()) {
+        return io_fail(error, "%s: out of memory", path);
+    }
     if (result->header == NULL || !cJSON_IsObject(result->header)) {
         return io_fail(error, "%s: the header is not valid JSON (near byte %lld)", path,
                        end == NULL ? 0ll : (long long)(end - text));
@@ -352,14 +356,14 @@ static bool add_entry(cJSON *header, const struct io_array *array, int64_t *offs
         (shape = cJSON_AddArrayToObject(entry, "shape")) == NULL) {
         return false;
     }
-    bool good = true;
     for (int i = 0; i < array->rank; i++) {
-        good = cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)array->shape[i])) && good;
+        json_append(shape, cJSON_CreateNumber((double)array->shape[i]));
     }
     cJSON *span = cJSON_AddArrayToObject(entry, "data_offsets");
-    good = cJSON_AddItemToArray(span, cJSON_CreateNumber((double)*offset)) && good;
+    json_append(span, cJSON_CreateNumber((double)*offset));
     *offset += array->count * (int64_t)evo_dtype_size(array->dtype);
-    return cJSON_AddItemToArray(span, cJSON_CreateNumber((double)*offset)) && good;
+    json_append(span, cJSON_CreateNumber((double)*offset));
+    return cJSON_GetArraySize(shape) == array->rank && cJSON_GetArraySize(span) == 2;
 }
 
 static char *make_header(const struct io_array *arrays, size_t count, const struct safetensors_string *metadata,
@@ -374,9 +378,11 @@ static char *make_header(const struct io_array *arrays, size_t count, const stru
     for (size_t i = 0; i < count; i++) {
         good = good && add_entry(header, &arrays[i], &offset);
     }
-    char *text = good ? cJSON_PrintUnformatted(header) : NULL;
-    cJSON_Delete(header);
-    return text;
+    if (!good) {
+        cJSON_Delete(header);
+        return NULL;
+    }
+    return json_line(header);
 }
 
 bool safetensors_write(const char *path, const struct io_array *arrays, size_t count,
