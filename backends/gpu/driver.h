@@ -50,7 +50,10 @@ typedef struct gpu_driver {
     /** Retains the device's primary context, and lets go of it. */
     evo_status (*open)(int index, void **context);
     void (*close)(int index, void *context);
-    /** Makes the context current; `leave` makes current again what was before (nothing, as a rule another context). */
+    /**
+     * Makes the context current; `leave` makes current again what was before (nothing, as a rule another context). The work is
+     * done by then: nobody is told if that fails.
+     */
     evo_status (*enter)(int index, void *context, void **saved);
     void (*leave)(int index, void *context, void *saved);
 

@@ -491,7 +491,8 @@ module evoformer
         !> Opens a device: "cpu", "cuda:0", "hip:1" (without a number: 0), or "auto", the first GPU that this binary
         !  has kernels for, else the CPU. What "auto" took is logged at verbosity 1, a GPU that it had to pass over
         !  at 0 too. A device that is named is never replaced by another. On the CPU the number of threads is
-        !  EVO_NUM_THREADS, else what OpenMP would use; OpenMP's settings are never changed.
+        !  EVO_NUM_THREADS, else what OpenMP would use; OpenMP's settings are never changed. In a fork of a process
+        !  that has had a context the CPU computes with one thread, and GPUs are refused (docs/embedding.md).
         !  Returns EVO_ERROR_NULL_POINTER, EVO_ERROR_INVALID_ARGUMENT (no such name), EVO_ERROR_NOT_COMPILED,
         !  EVO_ERROR_NO_DEVICE, EVO_ERROR_OUT_OF_MEMORY, EVO_ERROR_DEVICE
         function evo_context_create(device, options, context) bind(c)

@@ -11,12 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *inject_missing;
-
 static atomic_long seen, live, wanted;
 static const char *failed;
 static char place[256];
 static bool optional;
+
+static long asked, missing_at;
+static const char *missing;
 
 /* Of AddressSanitizer, if the program has it. */
 __attribute__((weak)) void __sanitizer_symbolize_pc(void *address, const char *format, char *text, size_t size);
@@ -47,6 +48,16 @@ const char *inject_place(void) {
 
 int inject_was_optional(void) {
     return optional;
+}
+
+void inject_missing_after(long n) {
+    asked = 0;
+    missing_at = n;
+    missing = NULL;
+}
+
+const char *inject_missing(void) {
+    return missing;
 }
 
 /* Whether this call is the one that fails. */
@@ -146,5 +157,7 @@ WRAP(int, pthread_mutex_destroy, (pthread_mutex_t * mutex)) {
 }
 
 WRAP(void *, dlsym, (void *library, const char *name)) {
-    return inject_missing && strcmp(name, inject_missing) == 0 ? NULL : __real_dlsym(library, name);
+    if (++asked != missing_at) return __real_dlsym(library, name);
+    missing = name;
+    return NULL;
 }

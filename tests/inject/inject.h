@@ -26,8 +26,9 @@ const char *inject_place(void);
 /* Whether it was a file of /proc or /sys: the library takes those if it can, and does without. */
 int inject_was_optional(void);
 
-/* The entry point that dlsym does not find; NULL: it finds all. */
-extern const char *inject_missing;
+/* The n-th dlsym from now on finds nothing; the name that it was asked for, NULL if it has not come to that yet. */
+void inject_missing_after(long n);
+const char *inject_missing(void);
 
 #ifdef __cplusplus
 }

