@@ -117,12 +117,13 @@ static void plan_and_execute(const shared *s, float *got) {
     OK(evo_memory_free(s->context, memory));
 }
 
-/* Each thread's failure is its own, also when all fail at once. */
-static void fail_in_own_words(int number) {
+/* Each thread's failure is its own, also when all others have failed since. */
+static void fail_in_own_words(worker *w) {
     char name[32];
     evo_context *context = NULL;
-    snprintf(name, sizeof name, "thread-%d", number);
+    snprintf(name, sizeof name, "thread-%d.", w->number);
     must(evo_context_create(name, NULL, &context) == EVO_ERROR_INVALID_ARGUMENT, name);
+    pthread_barrier_wait(&w->common->start);
     must(strstr(evo_last_error(), name) != NULL, name);
 }
 
@@ -150,7 +151,7 @@ static void *work(void *argument) {
             plan_and_execute(s, got);
         }
         must(memcmp(got, s->want, sizeof s->want) == 0, "the numbers of one thread");
-        fail_in_own_words(w->number);
+        fail_in_own_words(w);
         ask_for_devices();
         OK(evo_context_create(device(), NULL, &own));
         evo_context_destroy(own);
@@ -182,7 +183,7 @@ static void *meet(void *argument) {
     pthread_barrier_wait(&w->common->start);
     if (w->number % 2) ask_for_devices();
     OK(evo_context_create(device(), NULL, &own));
-    fail_in_own_words(w->number);
+    fail_in_own_words(w);
     evo_context_destroy(own);
     return NULL;
 }
