@@ -15,7 +15,7 @@
 
 const char *evo_environment(const char *name) {
 #ifdef __linux__
-    const char *value = secure_getenv(name); /* the kernel's own notion: set-user-ID, set-group-ID, capabilities of a file */
+    const char *value = secure_getenv(name); /* set-user-ID, set-group-ID, capabilities of a file */
 #else
     const char *value = getuid() != geteuid() || getgid() != getegid() ? NULL : getenv(name);
 #endif
