@@ -14,10 +14,9 @@ build-test/ with gcc and assertions, and runs all test suites: a few minutes.
            PyTorch 2.11 from PyPI (gigabytes); a static and a debug build; the
            documentation site; the binary interface against the last version;
            the CPU kernels of all x86 sets, emulated, and of AArch64 under qemu;
-           the simulated GPUs; the lines that tests run; both GPU backends compiled
-           for every architecture;
+           the simulated GPUs; both GPU backends compiled for every architecture;
            each fuzz target for a minute (EVO_FUZZ_SECONDS);
-           all suites under AddressSanitizer with UndefinedBehaviorSanitizer, and
+           the lines that tests run; all suites under AddressSanitizer with UndefinedBehaviorSanitizer, and
            under ThreadSanitizer (clang-19): up to an hour on two cores
   --help   this text
 
@@ -163,8 +162,12 @@ python_package() {
 
 # The GPU backends without a toolkit or GPU: all suites on the simulated devices, which add their own sanitizers.
 simulated() {
+    targets=test-simulated
     build build-test-simulated gcc g++ -Dbuildtype=release -Dbackends=cpu,cuda,hip -Dsimulated=true -Dexamples=false &&
         run_tests build-test-simulated --suite simulated
+    status=$?
+    targets=
+    return $status
 }
 
 # The lines that the tests of the library and of the readers run, at a few cases each: on the CPU, then on one simulated GPU,
@@ -184,7 +187,7 @@ coverage() {
         meson test -C $dir --no-rebuild --print-errorlogs --quiet $names platform tensor vectors cli-evo cli-hostile \
             cli-coevolution || exit
         export EVO_TEST_DEVICE=cuda:0 EVO_SIMULATED_ARCH=sm_80 EVO_TEST_SCALE=32 EVO_TEST_TURN=0 \
-            EVO_CUDA_LIBRARY="$PWD/build-test-simulated/tests/simulated/libsimcuda.so"
+            EVO_CUDA_LIBRARY="$PWD/build-test-gpu/tests/simulated/libsimcuda.so"
         meson test -C $dir --no-rebuild --print-errorlogs --quiet $names
     ) && python3 tests/coverage.py $dir
 }
@@ -264,9 +267,9 @@ step 'clang debug, compile only' build build-test-debug clang-19 clang++-19 -Dbu
 step 'emulated instruction sets' emulated_sets
 step 'AArch64' aarch64
 step 'simulated GPUs' simulated
-step 'coverage' coverage
 step 'GPU images' gpu_images
 step 'fuzzing' fuzzing
+step 'coverage' coverage
 step 'ASan and UBSan' build_and_test_slowly build-test-asan clang-19 clang++-19 \
     -Dbuildtype=debugoptimized -Db_sanitize=address,undefined -Db_lundef=false
 step 'TSan' build_and_test_slowly build-test-tsan clang-19 clang++-19 \

@@ -34,7 +34,11 @@ inline float cut_off(double exact) {
     return std::nextafter(rounded, 0.0f);
 }
 
-template <number_type TYPE> float operand_number(const uint32_t *registers, unsigned number) {
+/* Most of a test's time would be spent on checks of what follows, which touches nothing but registers, at places that the
+   compiler works out. */
+#define EVO_SIMULATED_UNCHECKED __attribute__((no_sanitize("address"), no_sanitize("undefined")))
+
+template <number_type TYPE> EVO_SIMULATED_UNCHECKED float operand_number(const uint32_t *registers, unsigned number) {
     if (TYPE == number_type::tf32) return bits_float(registers[number] & 0xffffe000u);
     const uint16_t bits = static_cast<uint16_t>(registers[number / 2] >> number % 2 * 16);
 #ifdef EVO_SIMULATED_FLUSH
@@ -44,27 +48,40 @@ template <number_type TYPE> float operand_number(const uint32_t *registers, unsi
     return TYPE == number_type::bf16 ? bits_float(static_cast<uint32_t>(bits) << 16) : half_to_float(bits);
 }
 
+/** Where every element of a shape's operands stands; b by columns. */
+template <class SHAPE> struct places {
+    position a[SHAPE::ROWS][SHAPE::DEPTH], b[SHAPE::COLUMNS][SHAPE::DEPTH], d[SHAPE::ROWS][SHAPE::COLUMNS];
+    constexpr places() : a(), b(), d() {
+        for (unsigned row = 0; row < SHAPE::ROWS; row++) {
+            for (unsigned k = 0; k < SHAPE::DEPTH; k++) a[row][k] = SHAPE::a(row, k);
+            for (unsigned column = 0; column < SHAPE::COLUMNS; column++) d[row][column] = SHAPE::d(row, column);
+        }
+        for (unsigned column = 0; column < SHAPE::COLUMNS; column++)
+            for (unsigned k = 0; k < SHAPE::DEPTH; k++) b[column][k] = SHAPE::b(k, column);
+    }
+};
+
 /** D[ROWS][COLUMNS] += A[ROWS][DEPTH] B[DEPTH][COLUMNS], each laid out as SHAPE says. */
-template <class SHAPE, number_type TYPE> void multiply_wave(void *const *lanes) {
-    float a[SHAPE::ROWS][SHAPE::DEPTH], b[SHAPE::COLUMNS][SHAPE::DEPTH];
-    const auto registers = [lanes](unsigned lane) { return static_cast<const matrix_registers *>(lanes[lane]); };
+template <class SHAPE, number_type TYPE> EVO_SIMULATED_UNCHECKED void multiply_wave(void *const *lanes) {
+    static constexpr places<SHAPE> at;
+    const matrix_registers *const *registers = reinterpret_cast<const matrix_registers *const *>(lanes);
+    double a[SHAPE::ROWS][SHAPE::DEPTH], b[SHAPE::COLUMNS][SHAPE::DEPTH];
     for (unsigned k = 0; k < SHAPE::DEPTH; k++) {
         for (unsigned row = 0; row < SHAPE::ROWS; row++) {
-            const position at = SHAPE::a(row, k);
-            a[row][k] = operand_number<TYPE>(registers(at.lane)->a, at.number);
+            const position &from = at.a[row][k];
+            a[row][k] = static_cast<double>(operand_number<TYPE>(registers[from.lane]->a, from.number));
         }
         for (unsigned column = 0; column < SHAPE::COLUMNS; column++) {
-            const position at = SHAPE::b(k, column);
-            b[column][k] = operand_number<TYPE>(registers(at.lane)->b, at.number);
+            const position &from = at.b[column][k];
+            b[column][k] = static_cast<double>(operand_number<TYPE>(registers[from.lane]->b, from.number));
         }
     }
     for (unsigned row = 0; row < SHAPE::ROWS; row++)
         for (unsigned column = 0; column < SHAPE::COLUMNS; column++) {
-            const position at = SHAPE::d(row, column);
-            float &sum = registers(at.lane)->sums[at.number];
+            const position &to = at.d[row][column];
+            float &sum = registers[to.lane]->sums[to.number];
             double exact = static_cast<double>(sum);
-            for (unsigned k = 0; k < SHAPE::DEPTH; k++)
-                exact += static_cast<double>(a[row][k]) * static_cast<double>(b[column][k]);
+            for (unsigned k = 0; k < SHAPE::DEPTH; k++) exact += a[row][k] * b[column][k];
             sum = cut_off(exact);
         }
 }
@@ -86,26 +103,27 @@ void multiply(float *sums, const uint32_t *a, const uint32_t *b, const char *fil
 /* PTX: groupID = lane >> 2, threadID_in_group = lane & 3. */
 struct mma_m16n8k16 {
     static constexpr unsigned ROWS = 16, COLUMNS = 8, DEPTH = 16;
-    static position a(unsigned row, unsigned k) { /* a0, a1 row < 8; a2, a3 row >= 8; a4 ... a7 the same for k >= 8 */
+    /* a0, a1 row < 8; a2, a3 row >= 8; a4 ... a7 the same for k >= 8 */
+    static constexpr position a(unsigned row, unsigned k) {
         return { row % 8 * 4 + k % 8 / 2, k / 8 * 4 + row / 8 * 2 + k % 2 };
     }
-    static position b(unsigned k, unsigned column) { /* b0, b1 k < 8; b2, b3 k >= 8 */
+    static constexpr position b(unsigned k, unsigned column) { /* b0, b1 k < 8; b2, b3 k >= 8 */
         return { column * 4 + k % 8 / 2, k / 8 * 2 + k % 2 };
     }
-    static position d(unsigned row, unsigned column) { /* c0, c1 row < 8; c2, c3 row >= 8 */
+    static constexpr position d(unsigned row, unsigned column) { /* c0, c1 row < 8; c2, c3 row >= 8 */
         return { row % 8 * 4 + column / 2, row / 8 * 2 + column % 2 };
     }
 };
 
 struct mma_m16n8k8 {
     static constexpr unsigned ROWS = 16, COLUMNS = 8, DEPTH = 8;
-    static position a(unsigned row, unsigned k) { /* a0 (group, thread), a1 row + 8, a2 k + 4, a3 both */
+    static constexpr position a(unsigned row, unsigned k) { /* a0 (group, thread), a1 row + 8, a2 k + 4, a3 both */
         return { row % 8 * 4 + k % 4, k / 4 * 2 + row / 8 };
     }
-    static position b(unsigned k, unsigned column) {
+    static constexpr position b(unsigned k, unsigned column) {
         return { column * 4 + k % 4, k / 4 };
     }
-    static position d(unsigned row, unsigned column) {
+    static constexpr position d(unsigned row, unsigned column) {
         return mma_m16n8k16::d(row, column);
     }
 };
@@ -144,13 +162,13 @@ template <bool TRANSPOSED> void load(uint32_t *to, const void *row, const char *
 /* Four k a lane. */
 struct mfma_16x16x16 {
     static constexpr unsigned ROWS = 16, COLUMNS = 16, DEPTH = 16;
-    static position a(unsigned row, unsigned k) {
+    static constexpr position a(unsigned row, unsigned k) {
         return { k / 4 * 16 + row, k % 4 };
     }
-    static position b(unsigned k, unsigned column) {
+    static constexpr position b(unsigned k, unsigned column) {
         return { k / 4 * 16 + column, k % 4 };
     }
-    static position d(unsigned row, unsigned column) {
+    static constexpr position d(unsigned row, unsigned column) {
         return { row / 4 * 16 + column, row % 4 };
     }
 };
@@ -158,13 +176,13 @@ struct mfma_16x16x16 {
 /* Two k a lane. */
 struct mfma_16x16x8 {
     static constexpr unsigned ROWS = 16, COLUMNS = 16, DEPTH = 8;
-    static position a(unsigned row, unsigned k) {
+    static constexpr position a(unsigned row, unsigned k) {
         return { k / 2 * 16 + row, k % 2 };
     }
-    static position b(unsigned k, unsigned column) {
+    static constexpr position b(unsigned k, unsigned column) {
         return { k / 2 * 16 + column, k % 2 };
     }
-    static position d(unsigned row, unsigned column) {
+    static constexpr position d(unsigned row, unsigned column) {
         return mfma_16x16x16::d(row, column);
     }
 };
@@ -174,13 +192,13 @@ struct mfma_16x16x8 {
 /* Every k in a lane, twice: the unit reads lanes 0 to 15, or 16 to 31; which one must not matter. */
 struct wmma_16x16x16 {
     static constexpr unsigned ROWS = 16, COLUMNS = 16, DEPTH = 16;
-    static position a(unsigned row, unsigned k) {
+    static constexpr position a(unsigned row, unsigned k) {
         return { k / 2 % 2 * 16 + row, k };
     }
-    static position b(unsigned k, unsigned column) {
+    static constexpr position b(unsigned k, unsigned column) {
         return { (k / 2 + 1) % 2 * 16 + column, k };
     }
-    static position d(unsigned row, unsigned column) {
+    static constexpr position d(unsigned row, unsigned column) {
         return { row % 2 * 16 + column, row / 2 };
     }
 };
@@ -190,13 +208,13 @@ struct wmma_16x16x16 {
 /* Eight k a lane: 0 ... 3 and 8 ... 11 in lanes 0 to 15, the others in lanes 16 to 31. */
 struct wmma_16x16x16 {
     static constexpr unsigned ROWS = 16, COLUMNS = 16, DEPTH = 16;
-    static position a(unsigned row, unsigned k) {
+    static constexpr position a(unsigned row, unsigned k) {
         return { k / 4 % 2 * 16 + row, k / 8 * 4 + k % 4 };
     }
-    static position b(unsigned k, unsigned column) {
+    static constexpr position b(unsigned k, unsigned column) {
         return { k / 4 % 2 * 16 + column, k / 8 * 4 + k % 4 };
     }
-    static position d(unsigned row, unsigned column) {
+    static constexpr position d(unsigned row, unsigned column) {
         return { row / 8 * 16 + column, row % 8 };
     }
 };
