@@ -16,8 +16,8 @@ build-test/ with gcc and assertions, and runs all test suites: a few minutes.
            the CPU kernels of all x86 sets, emulated, and of AArch64 under qemu;
            the simulated GPUs; both GPU backends compiled for every architecture;
            each fuzz target for a minute (EVO_FUZZ_SECONDS);
-           the lines that tests run; all suites under AddressSanitizer with UndefinedBehaviorSanitizer, and
-           under ThreadSanitizer (clang-19): up to an hour on two cores
+           the lines that tests run; all suites under AddressSanitizer with UndefinedBehaviorSanitizer,
+           and under ThreadSanitizer with one instruction set (clang-19): up to an hour on two cores
   --help   this text
 
 The device to test is taken from EVO_TEST_DEVICE (default cpu). The last line is
@@ -131,9 +131,10 @@ build_and_test() {
     build "$@" && run_tests "$1"
 }
 
-# With a sanitizer the tests are slower; the time limits follow.
-build_and_test_slowly() {
-    build "$@" && run_tests "$1" --timeout-multiplier 10
+# All suites; the tests are slower, and the time limits follow.
+address_sanitizer() {
+    build build-test-asan clang-19 clang++-19 -Dbuildtype=debugoptimized -Db_sanitize=address,undefined \
+        -Db_lundef=false && run_tests build-test-asan --timeout-multiplier 10
 }
 
 check_format() {
@@ -241,6 +242,12 @@ static_build() {
         run_tests build-test-static --suite api --suite unit --suite embed
 }
 
+# ThreadSanitizer sees the threads, which are the same with every instruction set; programs of others are built without it.
+thread_sanitizer() {
+    build build-test-tsan clang-19 clang++-19 -Dbuildtype=debugoptimized -Db_sanitize=thread -Db_lundef=false &&
+        run_tests build-test-tsan --timeout-multiplier 10 --no-suite isa --no-suite embed
+}
+
 deps=
 if [ $all = yes ]; then
     deps=--all
@@ -270,8 +277,6 @@ step 'simulated GPUs' simulated
 step 'GPU images' gpu_images
 step 'fuzzing' fuzzing
 step 'coverage' coverage
-step 'ASan and UBSan' build_and_test_slowly build-test-asan clang-19 clang++-19 \
-    -Dbuildtype=debugoptimized -Db_sanitize=address,undefined -Db_lundef=false
-step 'TSan' build_and_test_slowly build-test-tsan clang-19 clang++-19 \
-    -Dbuildtype=debugoptimized -Db_sanitize=thread -Db_lundef=false
+step 'ASan and UBSan' address_sanitizer
+step 'TSan' thread_sanitizer
 finish
