@@ -16,8 +16,9 @@ build-test/ with gcc and assertions, and runs all test suites: a few minutes.
            the CPU kernels of all x86 sets, emulated, and of AArch64 under qemu;
            the simulated GPUs; both GPU backends compiled for every architecture;
            each fuzz target for a minute (EVO_FUZZ_SECONDS);
-           the lines that tests run; all suites under AddressSanitizer with UndefinedBehaviorSanitizer,
-           and under ThreadSanitizer with one instruction set (clang-19): up to an hour on two cores
+           the lines that tests run; all suites under AddressSanitizer with
+           UndefinedBehaviorSanitizer, and under ThreadSanitizer (clang-19): up to
+           an hour on two cores
   --help   this text
 
 The device to test is taken from EVO_TEST_DEVICE (default cpu). The last line is
@@ -242,10 +243,10 @@ static_build() {
         run_tests build-test-static --suite api --suite unit --suite embed
 }
 
-# ThreadSanitizer sees the threads, which are the same with every instruction set; programs of others are built without it.
+# Programs of others are built without it.
 thread_sanitizer() {
     build build-test-tsan clang-19 clang++-19 -Dbuildtype=debugoptimized -Db_sanitize=thread -Db_lundef=false &&
-        run_tests build-test-tsan --timeout-multiplier 10 --no-suite isa --no-suite embed
+        run_tests build-test-tsan --timeout-multiplier 10 --no-suite embed
 }
 
 deps=
