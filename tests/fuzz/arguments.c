@@ -29,7 +29,8 @@ enum {
     DATA_BYTES = 256 << 20, /* of memory, in builds without a sanitizer */
     PAGE = 4096,
     USUAL_ROOM = 4 * PAGE, /* for what it prints */
-    CHECK_ROOM = 1024,     /* of `evo check`, which would run for minutes: it stops where it can print no more */
+    CHECK_ROOM = 1024,     /* of `evo check`, which stops where it can print no more, */
+    ALL_ROOM = 300,        /* and without cases or files of its own would run for minutes */
 };
 
 /* The good files, as they are put back. */
@@ -210,6 +211,13 @@ static bool has_shape(char **argv) {
     return false;
 }
 
+static size_t room_for(char **argv) {
+    size_t room = strcmp(argv[1], "check") == 0 ? ALL_ROOM : USUAL_ROOM;
+    for (int i = 2; argv[i] != NULL && room == ALL_ROOM; i++)
+        if (strncmp(argv[i], "--ca", 4) == 0 || strncmp(argv[i], "--g", 3) == 0) room = CHECK_ROOM;
+    return room;
+}
+
 /* Turns lines into arguments; their number, or 0 if they are not taken. */
 static int split(char *text, char **argv) {
     static char short_time[] = "--min-time=0.01", small_cache[] = "--cache=16K", superfluous[] = "x";
@@ -269,7 +277,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     FUZZ_CHECK(home >= 0 && folder >= 0 && fchdir(folder) == 0);
     if (files[0].bytes == NULL) make_files();
     (void)take_messages();
-    leave_room(strcmp(argv[1], "check") == 0 ? CHECK_ROOM : USUAL_ROOM);
+    leave_room(room_for(argv));
     if (!FUZZ_SANITIZED) limit(RLIMIT_DATA, DATA_BYTES, &memory);
     const int status = call(argc, argv);
     if (!FUZZ_SANITIZED) FUZZ_CHECK(setrlimit(RLIMIT_DATA, &memory) == 0);

@@ -26,7 +26,7 @@ export OMP_WAIT_POLICY=passive
 mkdir -p "$work/corpus" "$work/found"
 log=$work/log
 status=0
-"$target" "$@" -max_total_time="$seconds" -timeout=25 -rss_limit_mb=2048 \
+"$target" "$@" -max_total_time="$seconds" -timeout=120 -rss_limit_mb=2048 \
     -entropic_scale_per_exec_time=1 -use_value_profile=1 -close_fd_mask=2 -print_final_stats=1 \
     -artifact_prefix="$work/found/" "$work/corpus" "$corpus" >"$log" 2>&1 || status=$?
 tail -n 60 "$log"

@@ -56,7 +56,7 @@ def readers():
     one = arrays.SafeTensors()
     one.add("x", "F16", [2, 1], [1.0, 2.0])
     one.add("y", "U8", [], [7])
-    one.add("z", "F64", [0], [])
+    one.add("z", "F64", [0, 2 ** 53 - 1], [])
     write("safetensors", "arrays", one.bytes())
     for dtype, shape in (("F64", [2, 3]), ("F32", [3]), ("F16", []), ("U8", [0, 4])):
         count = 1

@@ -333,11 +333,21 @@ static cJSON *bits_to_json(const struct case_op *op, unsigned bits) {
     return list;
 }
 
+/* cJSON itself writes 15 digits, of which another number may be read. */
+static cJSON *number_to_json(double value) {
+    char text[32];
+    (void)snprintf(text, sizeof text, "%.15g", value);
+    if (strtod(text, NULL) != value) {
+        (void)snprintf(text, sizeof text, "%.17g", value);
+    }
+    return cJSON_CreateRaw(text);
+}
+
 static cJSON *param_to_json(const struct case_op *op, const union case_desc *desc, const struct case_param *param) {
     const void *at = case_at_const(desc, param->offset);
     switch (param->kind) {
     case CASE_PARAM_NUMBER:
-        return cJSON_CreateNumber(*(const double *)at);
+        return number_to_json(*(const double *)at);
     case CASE_PARAM_CHOICE:
         return cJSON_CreateString(param->choices[*(const unsigned *)at]);
     case CASE_PARAM_BIT:

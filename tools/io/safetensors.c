@@ -345,6 +345,13 @@ const char *safetensors_metadata(const struct safetensors *file, const char *key
 
 /* ---- writing ---- */
 
+/* All digits: cJSON itself writes 15 of them. */
+static cJSON *whole_number(int64_t value) {
+    char text[32];
+    (void)snprintf(text, sizeof text, "%lld", (long long)value);
+    return cJSON_CreateRaw(text);
+}
+
 static bool add_entry(cJSON *header, const struct io_array *array, int64_t *offset) {
     const char *type = NULL;
     for (int i = 0; i < TYPE_COUNT && type == NULL; i++) {
@@ -357,12 +364,12 @@ static bool add_entry(cJSON *header, const struct io_array *array, int64_t *offs
         return false;
     }
     for (int i = 0; i < array->rank; i++) {
-        json_append(shape, cJSON_CreateNumber((double)array->shape[i]));
+        json_append(shape, whole_number(array->shape[i]));
     }
     cJSON *span = cJSON_AddArrayToObject(entry, "data_offsets");
-    json_append(span, cJSON_CreateNumber((double)*offset));
+    json_append(span, whole_number(*offset));
     *offset += array->count * (int64_t)evo_dtype_size(array->dtype);
-    json_append(span, cJSON_CreateNumber((double)*offset));
+    json_append(span, whole_number(*offset));
     return cJSON_GetArraySize(shape) == array->rank && cJSON_GetArraySize(span) == 2;
 }
 
