@@ -327,7 +327,7 @@ static cJSON *bits_to_json(const struct case_op *op, unsigned bits) {
         if ((op->specs[i].bias & bits) != 0) {
             char stem[64];
             (void)snprintf(stem, sizeof stem, "%.*s", (int)(strlen(name) - strlen(".bias")), name);
-            json_append(list, cJSON_CreateString(stem));
+            (void)json_append(list, cJSON_CreateString(stem));
         }
     }
     return list;

@@ -86,8 +86,7 @@ static void print_text(bool report) {
 /* ---- as JSON ---- */
 
 static void add_backend(cJSON *list, const evo_backend_info *backend) {
-    cJSON *item = cJSON_CreateObject();
-    json_append(list, item);
+    cJSON *item = json_append(list, cJSON_CreateObject());
     (void)cJSON_AddStringToObject(item, "name", backend->name);
     (void)cJSON_AddBoolToObject(item, "compiled", backend->compiled != 0);
     (void)cJSON_AddNumberToObject(item, "devices", backend->device_count);
@@ -96,8 +95,7 @@ static void add_backend(cJSON *list, const evo_backend_info *backend) {
 }
 
 static void add_device(cJSON *list, const evo_device_info *device, evo_context *context) {
-    cJSON *item = cJSON_CreateObject();
-    json_append(list, item);
+    cJSON *item = json_append(list, cJSON_CreateObject());
     (void)cJSON_AddStringToObject(item, "name", device->name);
     (void)cJSON_AddStringToObject(item, "description", device->description);
     (void)cJSON_AddStringToObject(item, "arch", device->arch);
@@ -113,7 +111,7 @@ static void add_device(cJSON *list, const evo_device_info *device, evo_context *
         cJSON *names = cJSON_AddArrayToObject(kernels, evo_op_name((evo_op)op));
         const char *kernel;
         for (int i = 0; (kernel = evo_context_kernel(context, (evo_op)op, i)) != NULL; i++) {
-            json_append(names, cJSON_CreateString(kernel));
+            (void)json_append(names, cJSON_CreateString(kernel));
         }
     }
 }

@@ -22,10 +22,12 @@ bool json_short(void) {
     return was;
 }
 
-void json_append(cJSON *list, cJSON *item) {
-    if (!cJSON_AddItemToArray(list, item)) {
-        cJSON_Delete(item);
+cJSON *json_append(cJSON *list, cJSON *item) {
+    if (cJSON_AddItemToArray(list, item)) {
+        return item;
     }
+    cJSON_Delete(item);
+    return NULL;
 }
 
 char *json_line(cJSON *object) {

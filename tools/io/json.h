@@ -14,8 +14,8 @@ void json_watch(void);
 /** Whether cJSON got no memory in this thread since the last question. */
 bool json_short(void);
 
-/** Adds the item to a list; one that cannot be added is deleted. */
-void json_append(cJSON *list, cJSON *item);
+/** Adds the item to a list and returns it; one that cannot be added is deleted, and the result NULL, which cJSON takes too. */
+cJSON *json_append(cJSON *list, cJSON *item);
 
 /** The object on one line, to be freed with cJSON_free; deletes it. NULL if there was not enough memory for all of it. */
 char *json_line(cJSON *object);

@@ -364,12 +364,12 @@ static bool add_entry(cJSON *header, const struct io_array *array, int64_t *offs
         return false;
     }
     for (int i = 0; i < array->rank; i++) {
-        json_append(shape, whole_number(array->shape[i]));
+        (void)json_append(shape, whole_number(array->shape[i]));
     }
     cJSON *span = cJSON_AddArrayToObject(entry, "data_offsets");
-    json_append(span, whole_number(*offset));
+    (void)json_append(span, whole_number(*offset));
     *offset += array->count * (int64_t)evo_dtype_size(array->dtype);
-    json_append(span, whole_number(*offset));
+    (void)json_append(span, whole_number(*offset));
     return cJSON_GetArraySize(shape) == array->rank && cJSON_GetArraySize(span) == 2;
 }
 
