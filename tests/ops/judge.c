@@ -421,7 +421,8 @@ void judge_limits(evo_context *context, const char *text) {
     assert_int_equal(planned_size(context, &c, 1, &least), 0);
     assert_true(least > 1 && least <= full);
     assert_int_equal(planned_size(context, &c, least - 1, &(size_t){ 0 }), 0);
-    for (size_t limit = full - 1; limit > least; limit -= (limit - least) / 3 + 1)
+    const size_t thirds = test_scaled(16) > 1 ? 1 : 2; /* of the way to the least limit, at a time */
+    for (size_t limit = full - 1; limit > least; limit -= (limit - least) / 3 * thirds + 1)
         run_limited(context, &c, limit, unlimited, &t);
     run_limited(context, &c, least, unlimited, &t);
     free(unlimited);
