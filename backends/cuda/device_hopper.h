@@ -15,13 +15,22 @@
 static constexpr int WARPGROUP = 128;        /* threads */
 static constexpr int BLOCK_BYTES = 64 * 128; /* a tile of 64 rows */
 
+EVO_DEVICE uint32_t swizzled(int row, int chunk) {
+    return static_cast<uint32_t>(row * 128 + ((chunk ^ (row & 7)) << 4));
+}
+
+#if defined(EVO_SIMULATED)
+#include "simulated_hopper.h"
+#else
+
 #define EVO_BULK_SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
 
 EVO_DEVICE uint32_t shared_address(const void *p) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
-EVO_DEVICE uint32_t swizzled(int row, int chunk) {
-    return static_cast<uint32_t>(row * 128 + ((chunk ^ (row & 7)) << 4));
+/* Writes shared memory that copies or matrix units will read; fence_async() as below. */
+template <class T> EVO_DEVICE void write_shared(T *place, T value) {
+    *place = value;
 }
 /* The warpgroup of this thread, in a register that the compiler knows to be the same in all lanes. */
 EVO_DEVICE int warpgroup_number() {
@@ -144,17 +153,6 @@ template <int N> EVO_DEVICE void registers_down() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-/* --- Numbers of 16 bits, TYPE being GPU_BF16 or GPU_FP16 --- */
-
-template <int TYPE> EVO_DEVICE uint32_t pack(float low, float high) {
-    return TYPE == GPU_BF16 ? pack_bfloats(low, high) : pack_halves(low, high);
-}
-template <int TYPE> EVO_DEVICE float low_of(uint32_t pair) {
-    return TYPE == GPU_BF16 ? bits_float(pair << 16) : half_to_float(static_cast<uint16_t>(pair));
-}
-template <int TYPE> EVO_DEVICE float high_of(uint32_t pair) {
-    return TYPE == GPU_BF16 ? bits_float(pair & 0xffff0000u) : half_to_float(static_cast<uint16_t>(pair >> 16));
-}
 EVO_DEVICE float hardware_reciprocal_root(float x) {
     float y;
     asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -182,24 +180,8 @@ EVO_DEVICE void store_fragments_transposed(uint32_t shared, const uint32_t (&r)[
                  "r"(r[1]), "r"(r[2]), "r"(r[3]));
 }
 
-/* --- Products of a warpgroup --- */
+/* --- Products of a warpgroup: operands are made at the end of this file --- */
 
-/*
- * An operand in shared memory. K-major ([row][64 k]): the next 16 k are 32 bytes on. Row-major ([k][64 rows]): the next 16 k
- * are 2048 bytes on, the next 64 rows `leading` bytes.
- */
-EVO_DEVICE uint64_t operand(uint32_t shared, uint32_t leading = 16) {
-    return static_cast<uint64_t>((shared & 0x3ffffu) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
-           static_cast<uint64_t>(1024 >> 4) << 32 | 1ull << 62;
-}
-/* Rows of 8 k, 16 bytes apart, not swizzled; the second 8 k of a product are the same ones again. */
-EVO_DEVICE uint64_t short_operand(uint32_t shared) {
-    return static_cast<uint64_t>((shared & 0x3ffffu) >> 4) | static_cast<uint64_t>(128 >> 4) << 32;
-}
-/* One addition, where an operand made anew is five instructions a product. */
-EVO_DEVICE uint64_t advance(uint64_t operand, int bytes) {
-    return operand + static_cast<uint64_t>(bytes >> 4);
-}
 EVO_DEVICE void products_begin() {
     asm volatile("wgmma.fence.sync.aligned;");
 }
@@ -274,5 +256,38 @@ EVO_MULTIPLY_SHARED("256", 128, EVO_NAMES_0 ", " EVO_NAMES_32 ", " EVO_NAMES_64 
 EVO_MULTIPLY_REGISTERS("64", 32, EVO_NAMES_0, "{%32, %33, %34, %35}", "%36", "%37", EVO_SUMS_32(0))
 EVO_MULTIPLY_REGISTERS("128", 64, EVO_NAMES_0 ", " EVO_NAMES_32, "{%64, %65, %66, %67}", "%68", "%69", EVO_SUMS_32(0),
                        EVO_SUMS_32(32))
+
+#endif
+
+/* --- Numbers of 16 bits, TYPE being GPU_BF16 or GPU_FP16 --- */
+
+template <int TYPE> EVO_DEVICE uint32_t pack(float low, float high) {
+    return TYPE == GPU_BF16 ? pack_bfloats(low, high) : pack_halves(low, high);
+}
+template <int TYPE> EVO_DEVICE float low_of(uint32_t pair) {
+    return TYPE == GPU_BF16 ? bits_float(pair << 16) : half_to_float(static_cast<uint16_t>(pair));
+}
+template <int TYPE> EVO_DEVICE float high_of(uint32_t pair) {
+    return TYPE == GPU_BF16 ? bits_float(pair & 0xffff0000u) : half_to_float(static_cast<uint16_t>(pair >> 16));
+}
+
+/* --- Operands of products in shared memory --- */
+
+/*
+ * An operand in shared memory. K-major ([row][64 k]): the next 16 k are 32 bytes on. Row-major ([k][64 rows]): the next 16 k
+ * are 2048 bytes on, the next 64 rows `leading` bytes.
+ */
+EVO_DEVICE uint64_t operand(uint32_t shared, uint32_t leading = 16) {
+    return static_cast<uint64_t>((shared & 0x3ffffu) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
+           static_cast<uint64_t>(1024 >> 4) << 32 | 1ull << 62;
+}
+/* Rows of 8 k, 16 bytes apart, not swizzled; the second 8 k of a product are the same ones again. */
+EVO_DEVICE uint64_t short_operand(uint32_t shared) {
+    return static_cast<uint64_t>((shared & 0x3ffffu) >> 4) | static_cast<uint64_t>(128 >> 4) << 32;
+}
+/* One addition, where an operand made anew is five instructions a product. */
+EVO_DEVICE uint64_t advance(uint64_t operand, int bytes) {
+    return operand + static_cast<uint64_t>(bytes >> 4);
+}
 
 #endif

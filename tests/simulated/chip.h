@@ -26,6 +26,9 @@ struct launch {
     size_t shared_size, shared_limit; /* bytes: of the launch; that a block may have with its kernel's own arrays */
     const void *params;
     uint64_t seed; /* of the order in which blocks, waves and lanes run */
+    /** Of a kernel that starts before the ones ahead have ended: puts back, and takes away, what memory held before those. */
+    void (*show_ahead)(void *ahead, bool shown);
+    void *ahead; /* nullptr: they have ended */
 };
 
 /** What the driver finds in a chip by the name "evo_simulated_chip". */

@@ -1,6 +1,7 @@
 /* driver.cpp: devices, memory and kernels of the simulated driver; see driver.h. */
 #include "driver.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -209,13 +210,62 @@ static status check_launch(const facts &chip, const function &f, const unsigned 
     return threads > f.code->max_threads ? launch_out_of_resources : success;
 }
 
+/* ---- kernels that start before the ones ahead have ended ---- */
+
+void driver::open_chain(device &d, early_chain &chain) const {
+    chain.open = true;
+    chain.before.clear();
+    for (const auto &entry : allocations)
+        if (entry.second.owner == &d)
+            chain.before[entry.first].assign((unsigned char *)entry.first,
+                                             (unsigned char *)entry.first + entry.second.size);
+}
+
+/* Where memory is not what it was before the chain, in pieces. */
+void driver::find_hidden(early_chain &chain) const {
+    constexpr size_t piece = 4096;
+    chain.hidden.clear();
+    for (const auto &entry : chain.before) {
+        const auto still = allocations.find(entry.first);
+        if (still == allocations.end() || still->second.size != entry.second.size()) continue;
+        for (size_t at = 0; at < entry.second.size(); at += piece) {
+            const size_t bytes = entry.second.size() - at < piece ? entry.second.size() - at : piece;
+            const unsigned char *const old = entry.second.data() + at;
+            unsigned char *const now = (unsigned char *)entry.first + at;
+            if (memcmp(old, now, bytes) != 0)
+                chain.hidden.emplace_back(now, std::vector<unsigned char>(old, old + bytes));
+        }
+    }
+}
+
+static void show_ahead(void *ahead, bool) {
+    for (auto &range : static_cast<early_chain *>(ahead)->hidden)
+        std::swap_ranges(range.second.begin(), range.second.end(), range.first);
+}
+
+/* The host has waited, and may have told other streams. */
+void driver::end_chains(device &d) const {
+    d.default_stream.chain->open = false;
+    for (const stream *s : streams)
+        if (s->owner == &d) s->chain->open = false;
+}
+
+std::function<void()> driver::end_chain(stream *in, std::function<void()> work) {
+    const std::shared_ptr<early_chain> chain = in->chain;
+    return [chain, work]() {
+        chain->open = false;
+        work();
+    };
+}
+
 status driver::launch(device &d, const function *f, const unsigned grid[3], const unsigned block[3], size_t shared,
-                      stream *in, const void *params, size_t params_size) {
+                      stream *in, const void *params, size_t params_size, bool early) {
     if (!functions.count(f) || f->owner != &d) return invalid_handle;
+    if (!params_size) params_size = f->code->params_size; /* launched by pointers */
     const status refused = params ? check_launch(*d.about, *f, grid, block, shared, params_size) : invalid_value;
     if (refused != success) return refused;
 
-    struct alignas(16) bytes {
+    struct alignas(64) bytes { /* as tensor maps want */
         unsigned char data[max_params];
     };
     std::shared_ptr<bytes> copy(new bytes());
@@ -227,11 +277,23 @@ status driver::launch(device &d, const function *f, const unsigned grid[3], cons
                                f->shared_allowed > d.about->shared_default ? f->shared_allowed
                                                                            : d.about->shared_default,
                                copy->data,
-                               0 };
-    return submit(d, in, [this, &d, work, copy]() mutable {
+                               0,
+                               show_ahead,
+                               nullptr };
+    const status known = resolve(d, in);
+    if (known != success) return known;
+    /* A recorded launch counts as one that waits, as does one after other streams' work. */
+    const std::shared_ptr<early_chain> chain = in->recording || !in->waits.empty() ? nullptr : in->chain;
+    if (!chain) in->chain.reset(new early_chain());
+    return submit(d, in, [this, &d, work, copy, chain, early]() mutable {
         char report[1024] = "";
         if (d.broken != success) return;
         work.seed = random();
+        if (chain && d.about->major >= 9) {
+            if (!early) open_chain(d, *chain);
+            if (early && chain->open) find_hidden(*chain);
+            work.ahead = early && chain->open ? chain.get() : nullptr;
+        }
         if (d.chip->run(work, report, sizeof report)) return;
         fprintf(stderr, "simulated %s: %s (EVO_SIMULATED_SEED=%llu)\n", d.about->arch, report,
                 (unsigned long long)seed);
@@ -303,12 +365,16 @@ status driver::memory_free(void *memory) {
 
 status driver::memory_copy(device &d, void *target, const void *source, size_t bytes, stream *in) {
     if (find(target, bytes) == place::invalid || find(source, bytes) == place::invalid) return invalid_value;
-    return submit(d, in, [=]() { memmove(target, source, bytes); });
+    const status known = resolve(d, in);
+    if (known != success) return known;
+    return submit(d, in, end_chain(in, [=]() { memmove(target, source, bytes); }));
 }
 
 status driver::memory_fill(device &d, void *target, int value, size_t bytes, stream *in) {
     if (find(target, bytes) != place::device) return invalid_value;
-    return submit(d, in, [=]() { memset(target, value, bytes); });
+    const status known = resolve(d, in);
+    if (known != success) return known;
+    return submit(d, in, end_chain(in, [=]() { memset(target, value, bytes); }));
 }
 
 /* While no work runs, AddressSanitizer stops a host that reads or writes device memory. */

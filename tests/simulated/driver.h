@@ -78,6 +78,17 @@ struct facts {
     unsigned max_threads, max_grid_x, max_grid_yz;
 };
 
+/**
+ * What a stream's kernels that may start early cannot rely on: all that was written since `before`, the memory ahead of the
+ * last kernel that was launched without this. Other work ends such a chain, and so does a host that waits.
+ */
+struct early_chain {
+    bool open = false;
+    std::map<uintptr_t, std::vector<unsigned char>> before;
+    std::vector<std::pair<unsigned char *, std::vector<unsigned char>>>
+        hidden; /* where, and what is there when not shown */
+};
+
 /** A piece of work in stream order. */
 struct item {
     std::function<void()> work;
@@ -108,6 +119,7 @@ struct stream {
     std::vector<item_ptr> waits;
     std::shared_ptr<capture> recording;
     std::vector<size_t> frontier; /* its last nodes in the recording */
+    std::shared_ptr<early_chain> chain{ new early_chain() };
 };
 
 struct event {
@@ -192,7 +204,7 @@ class driver {
     status function_get(module *loaded, const char *name, function **found);
     status function_allow_shared(function *f, int bytes);
     status launch(device &d, const function *f, const unsigned grid[3], const unsigned block[3], size_t shared,
-                  stream *in, const void *params, size_t params_size);
+                  stream *in, const void *params, size_t params_size, bool early = false);
 
     status memory_alloc(device &d, size_t bytes, void **memory);
     status memory_free(void *memory);
@@ -248,6 +260,10 @@ class driver {
     void add_device(const std::string &arch);
     place find(const void *memory, size_t bytes) const;
     void forget(uintptr_t address);
+    void open_chain(device &d, early_chain &chain) const;
+    void find_hidden(early_chain &chain) const;
+    void end_chains(device &d) const;
+    static std::function<void()> end_chain(stream *in, std::function<void()> work);
 
     status resolve(device &d, stream *&in);
     status submit(device &d, stream *in, std::function<void()> work);

@@ -66,7 +66,13 @@ void engine::begin_block() {
         t.groups.clear();
     }
     runnable.clear();
+    woken.clear();
     for (shared_memory &array : shared) memset(array.memory.get(), unwritten, array.size);
+    static const unsigned eager[] = { 0, 40, 4 };
+    if (other) {
+        other_every = eager[random() % 3];
+        other->begin_block();
+    }
     release_block();
 }
 
@@ -94,8 +100,19 @@ void engine::release_block() {
 thread *engine::pick() {
     for (;;) {
         if (current < 0) {
-            if (runnable.empty()) return nullptr;
-            current = (int)(random() % runnable.size());
+            const size_t choices = runnable.size() + woken.size();
+            const bool others_turn = choices == 0 || (other_every && random() % other_every == 0);
+            if (other && others_turn && other->step()) continue;
+            if (choices == 0) return nullptr;
+            const size_t drawn = random() % choices;
+            if (drawn >= runnable.size()) {
+                unsigned &chosen = woken[drawn - runnable.size()];
+                thread *const next = &threads[chosen];
+                chosen = woken.back();
+                woken.pop_back();
+                return next;
+            }
+            current = (int)drawn;
         }
         const unsigned index = runnable[(size_t)current];
         wave &w = waves[index];
@@ -121,9 +138,41 @@ void engine::go_on() {
 }
 
 void engine::finish() {
+    if (other) other->thread_returns();
     running->finished = true;
     finished++;
+    if (finished == count && !sees_ahead) fail("the block has not waited for the kernels ahead, as later ones rely on");
+    if (other && finished == count) other->block_ends();
     go_on();
+}
+
+void engine::see_ahead() {
+    if (!sees_ahead) work->show_ahead(work->ahead, true);
+    sees_ahead = true;
+}
+
+void engine::suspend(const site &here) {
+    thread *self = running;
+    self->where = here;
+    go_on();
+    self->where = site();
+}
+
+void engine::wake(thread &suspended) {
+    woken.push_back(number_of(suspended));
+}
+
+void engine::yield() {
+    wake(*running);
+    go_on();
+}
+
+unsigned engine::number_of(const thread &t) const {
+    return (unsigned)(&t - threads.data());
+}
+
+unsigned engine::thread_count() const {
+    return count;
 }
 
 void engine::meet_block(const site &here) {
@@ -182,7 +231,7 @@ void *engine::shared_array(const void *identity, size_t size) {
     if (total > work->shared_limit)
         fail("its shared arrays have %zu bytes, this chip allows %zu", total, work->shared_limit);
     void *memory = nullptr;
-    if (posix_memalign(&memory, 16, size ? size : 1)) abort();
+    if (posix_memalign(&memory, identity ? 16 : 1024, size ? size : 1)) abort();
     memset(memory, unwritten, size);
     shared.push_back({ identity, size, { (unsigned char *)memory, free } });
     return memory;
@@ -287,9 +336,12 @@ bool engine::run(const launch &launched, char *text, size_t text_size) {
         block_index[1] = (unsigned)(next / launched.grid[0] % launched.grid[1]);
         block_index[2] = (unsigned)(next / launched.grid[0] / launched.grid[1]);
         next = (next + stride % blocks) % blocks;
+        sees_ahead = !work->ahead;
+        if (!sees_ahead) work->show_ahead(work->ahead, false);
         begin_block();
         running = nullptr;
         go_on();
+        see_ahead();
     }
     shared.clear();
     return !failed;

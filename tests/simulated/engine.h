@@ -70,9 +70,24 @@ struct wave {
     void *offered[wave_lanes]; /* by lanes that wait while the last one works for all: one set is enough */
 };
 
+/** What works beside the threads of a block, on a chip that has such a thing (hopper.h). */
+class beside {
+  public:
+    virtual ~beside() {
+    }
+    virtual void begin_block() = 0;
+    /** Takes one step of what is under way; false if nothing is. */
+    virtual bool step() = 0;
+    /** The running thread returns; the last of the block. */
+    virtual void thread_returns() = 0;
+    virtual void block_ends() = 0;
+};
+
 class engine {
   public:
     bool run(const launch &work, char *report, size_t report_size);
+
+    std::unique_ptr<beside> other; /* made by the first kernel that needs it, for good */
 
     /* What a kernel asks for; `running` is the thread that asks. */
     thread *running = nullptr;
@@ -80,6 +95,8 @@ class engine {
     unsigned block_index[3] = {};
 
     void meet_block(const site &where);
+    /** The running thread has waited for the kernels ahead: what they wrote is there. */
+    void see_ahead();
     /** The block's array that `identity` stands for, made of unwritten bytes when the first of its threads asks. */
     void *shared_array(const void *identity, size_t size);
     /** Offers `mine` to the wave and returns what every lane offered. */
@@ -90,6 +107,14 @@ class engine {
     void copy_issue(void *to, const void *from, unsigned size, unsigned given);
     void copy_commit();
     void copy_wait(unsigned newest_groups_to_leave);
+
+    /** The running thread waits until somebody wakes it, or lets others go first. */
+    void suspend(const site &where);
+    void wake(thread &suspended);
+    void yield();
+    unsigned number_of(const thread &t) const;
+    unsigned thread_count() const;
+    uint64_t random();
 
     /** Ends the launch with a report; for what a real device would trap or hang on. Does not return. */
     [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -102,15 +127,16 @@ class engine {
     std::vector<wave> waves;
     std::vector<shared_memory> shared;
     std::vector<unsigned> runnable; /* waves with lanes that can go on */
+    std::vector<unsigned> woken;    /* threads that can go on alone */
+    unsigned other_every = 0;       /* of how many choices one is a step of `other`; 0: it works when nobody else can */
     unsigned count = 0, finished = 0, arrived = 0;
     int current = -1; /* the wave that runs, -1: to be drawn */
     site where = {};  /* of the threads that arrived at the block's barrier */
-    bool failed = false;
+    bool failed = false, sees_ahead = true;
     uint64_t random_state = 0;
     char *report = nullptr;
     size_t report_size = 0;
 
-    uint64_t random();
     void grow(unsigned threads_per_block);
     void begin_block();
     void release(wave &w);

@@ -148,6 +148,7 @@ status driver::stream_synchronize(device &d, stream *waited) {
     const status ordered = order(waited, after);
     if (ordered != success) return ordered;
     for (const item_ptr &i : after) run(d, i);
+    end_chains(d);
     return d.broken;
 }
 
@@ -226,6 +227,7 @@ status driver::event_synchronize(event *waited) {
     if (!events.count(waited)) return invalid_handle;
     if (waited->recording) return captured_event;
     run(*waited->owner, waited->recorded);
+    end_chains(*waited->owner);
     return waited->owner->broken;
 }
 

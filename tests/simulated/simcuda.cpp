@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "driver.h"
+#include "tensor_map.h"
 
 using namespace simulated;
 
@@ -209,6 +210,68 @@ ENTRY int cuLaunchKernel(const function *f, unsigned grid_x, unsigned grid_y, un
     if (params || !extra || extra[0] != (void *)1 || extra[2] != (void *)2 || extra[4] != (void *)0)
         return invalid_value;
     return started->launch(d, f, grid, block, shared, in, extra[1], *(const size_t *)extra[3]);
+}
+
+/* CUlaunchConfig and CUlaunchAttribute, of which only the attribute for an early start is known. */
+struct launch_config {
+    unsigned grid[3], block[3], shared;
+    stream *in;
+    struct {
+        int id, unused;
+        int value[16];
+    } *attributes;
+    unsigned attribute_count;
+};
+
+/* The kernel's one parameter comes as a pointer to it. */
+ENTRY int cuLaunchKernelEx(const launch_config *config, const function *f, void **params, void **extra) {
+    BEGIN_CURRENT;
+    const int programmatic_stream_serialization = 6;
+    if (!params || extra) return invalid_value;
+    for (unsigned i = 0; i < config->attribute_count; i++)
+        if (config->attributes[i].id != programmatic_stream_serialization) return invalid_value;
+    return started->launch(d, f, config->grid, config->block, config->shared, config->in, params[0], 0,
+                           config->attribute_count > 0 && config->attributes[0].value[0]);
+}
+
+/* ---- tensor maps ---- */
+
+/* What the driver's documentation asks for, of tensors of 16-bit numbers in boxes swizzled by 128 bytes; no others are made. */
+static bool is_describable(const void *map, int type, unsigned rank, const void *address, const uint64_t *extents,
+                           const uint64_t *strides, const unsigned *box, const unsigned *steps, int interleave,
+                           int swizzle, int promotion, int fill) {
+    const int float16 = 6, bfloat16 = 9, swizzle_128 = 3;
+    if ((uintptr_t)map % 64 || (uintptr_t)address % 16 || !address || rank < 1 || rank > 5) return false;
+    if ((type != float16 && type != bfloat16) || interleave || swizzle != swizzle_128) return false;
+    if (promotion < 0 || promotion > 3 || fill < 0 || fill > 1) return false;
+    for (unsigned i = 0; i < rank; i++) {
+        if (extents[i] == 0 || extents[i] > (uint64_t)1 << 32 || box[i] == 0 || box[i] > 256) return false;
+        if (i > 0 && (strides[i - 1] % 16 || strides[i - 1] >= (uint64_t)1 << 40)) return false;
+        if (steps[i] == 0 || steps[i] > 8) return false;
+    }
+    return box[0] * 2 % 16 == 0 && box[0] * 2 <= 128;
+}
+
+ENTRY int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *extents,
+                                 const uint64_t *strides, const unsigned *box, const unsigned *steps, int interleave,
+                                 int swizzle, int promotion, int fill) {
+    BEGIN_CURRENT;
+    if (d.about->major < 9 ||
+        !is_describable(map, type, rank, address, extents, strides, box, steps, interleave, swizzle, promotion, fill))
+        return invalid_value;
+    tensor_map made = {};
+    made.magic = tensor_map::MAGIC;
+    made.address = (unsigned char *)address;
+    made.rank = (uint16_t)rank;
+    for (unsigned i = 0; i < rank; i++) {
+        made.extents[i] = extents[i];
+        if (i > 0) made.strides[i - 1] = strides[i - 1];
+        made.box[i] = (uint16_t)box[i];
+        if (steps[i] != 1) return invalid_value; /* not simulated */
+    }
+    if (box[0] * 2 != 128) return invalid_value; /* rows of less than the swizzle are not simulated */
+    memcpy(map, &made, sizeof made);
+    return success;
 }
 
 /* ---- memory ---- */

@@ -18,7 +18,8 @@ enum {
 /* What a child's status says beside 0, all well. */
 enum {
     WRONG_NUMBERS = 3,
-    DRIVER_ERROR = 4
+    DRIVER_ERROR = 4,
+    ANYHOW = 0
 };
 
 /* An open device, and two buffers of numbers. */
@@ -79,8 +80,9 @@ typedef struct scenario {
     int (*run)(const struct scenario *s, int broken);
     int reversed; /* the result */
     int count;    /* numbers in the buffers */
-    int status;   /* of the broken one: WRONG_NUMBERS, DRIVER_ERROR, or 0: the sanitizer's, whatever it is */
+    int status; /* of the broken one: WRONG_NUMBERS, DRIVER_ERROR, or ANYHOW: what comes first, or the sanitizer's own */
     const char *words;
+    int mistake; /* which one, of an sm_90's kernel */
 } scenario;
 
 static int run_kernel(const scenario *s, int broken) {
@@ -213,36 +215,146 @@ static int run_freed(const scenario *s, int broken) {
     return judged;
 }
 
+/* A kernel for sm_90a, which copies tiles of bf16 or transposes each. */
+static int run_hopper(const scenario *s, int broken) {
+    enum {
+        TILE = 64 * 64,
+        NUMBERS = FAULT_TILES * TILE,
+        SHARED = 64 << 10
+    };
+    static uint16_t host[NUMBERS], got[NUMBERS];
+    const unsigned threads = strcmp(s->name, "fault_ring") == 0 ? 256 : 128;
+    hopper_fault_params params = { .broken = broken ? s->mistake : 0 };
+    bench b;
+    void *function;
+    bench_open(&b, NUMBERS / 2); /* which counts floats */
+    for (int i = 0; i < NUMBERS; i++) {
+        const float number = (float)(i * 7 % 251 + 1);
+        uint32_t bits;
+        memcpy(&bits, &number, sizeof bits);
+        host[i] = (uint16_t)(bits >> 16);
+    }
+    gpu_bulk_tensor tensor = { b.in, EVO_BF16, 3, { 64, 64, FAULT_TILES }, { 1, 64, TILE }, { 64, 64, 1 } };
+    OK(b.driver->tensor_map(&tensor, &params.in));
+    tensor.data = b.out;
+    OK(b.driver->tensor_map(&tensor, &params.out));
+    OK(b.driver->memory_copy(b.in, host, sizeof host, NULL));
+    OK(b.driver->function_get(b.module, s->name, &function));
+    OK(b.driver->function_allow_shared(function, SHARED));
+    OK(b.driver->launch_early(function, (gpu_grid){ 1, 1, 1 }, threads, SHARED, NULL, &params, sizeof params));
+    if (b.driver->memory_copy(got, b.out, sizeof got, NULL) != EVO_OK || b.driver->stream_synchronize(NULL) != EVO_OK) {
+        fprintf(stderr, "%s\n", evo_last_error());
+        return DRIVER_ERROR;
+    }
+    for (int i = 0; i < NUMBERS; i++) {
+        const int row = i / 64 % 64, column = i % 64, from = s->reversed ? i / TILE * TILE + column * 64 + row : i;
+        if (got[i] != host[from]) return WRONG_NUMBERS;
+    }
+    bench_close(&b);
+    return 0;
+}
+
+/* A kernel that starts before the one ahead of it has ended. */
+static int run_ahead(const scenario *s, int broken) {
+    bench b;
+    void *function;
+    bench_open(&b, (size_t)s->count);
+    OK(b.driver->memory_copy(b.in, b.host, sizeof b.host, NULL));
+    bench_launch(&b, "fault_copy", 0, 0, NULL);
+    const fault_params back = { b.out, b.in, s->count, broken };
+    OK(b.driver->function_get(b.module, s->name, &function));
+    OK(b.driver->launch_early(function, (gpu_grid){ BLOCKS, 1, 1 }, FAULT_THREADS, 0, NULL, &back, sizeof back));
+    void *const written = b.in;
+    b.in = b.out;
+    b.out = written;
+    const int judged = bench_judge(&b, 0);
+    bench_close(&b);
+    return judged;
+}
+
+/* What a tensor map must not describe, and its neighbours that it may. */
+static int run_tensor_maps(const scenario *s, int broken) {
+    bench b;
+    gpu_tensor_map map;
+    const gpu_bulk_tensor right = { (void *)(uintptr_t)4096, EVO_FP16, 3, { 9, 9, 9 }, { 1, 16, 256 }, { 64, 256, 1 } };
+    gpu_bulk_tensor wrong[] = { right, right, right, right, right, right };
+    bench_open(&b, (size_t)s->count);
+    OK(b.driver->tensor_map(&right, &map));
+    wrong[0].data = (void *)(uintptr_t)4104;
+    wrong[1].stride[1] = 12;
+    wrong[2].stride[2] = (int64_t)1 << 40;
+    wrong[3].extent[1] = 0;
+    wrong[4].box[1] = 257;
+    wrong[5].box[0] = 128;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        FAILS(b.driver->tensor_map(&wrong[i], &map), EVO_ERROR_DEVICE, "cuTensorMapEncodeTiled: invalid argument");
+    bench_close(&b);
+    return broken ? WRONG_NUMBERS : 0; /* all are broken ones */
+}
+
 static const scenario scenarios[] = {
-    { "fault_barrier", run_kernel, 1, COUNT, WRONG_NUMBERS, "" },
-    { "fault_reuse", run_kernel, 1, COUNT, WRONG_NUMBERS, "" },
-    { "fault_wave", run_kernel, 0, COUNT, WRONG_NUMBERS, "" },
-    { "fault_write", run_kernel, 0, COUNT - 30, 0, "heap-buffer-overflow" },
-    { "fault_read", run_kernel, 0, COUNT - 30, 0, "heap-buffer-overflow" },
-    { "fault_bound", run_kernel, 0, COUNT, 0, "runtime error: index 128 out of bounds" },
-    { "fault_dynamic", run_kernel, 1, COUNT, 0, "heap-buffer-overflow" },
-    { "fault_async_wait", run_kernel, 0, COUNT, WRONG_NUMBERS, "" },
-    { "fault_async_group", run_kernel, 0, COUNT, WRONG_NUMBERS, "" },
-    { "fault_async_barrier", run_kernel, 0, COUNT, WRONG_NUMBERS, "" },
-    { "fault_async_address", run_kernel, 0, COUNT, DRIVER_ERROR, "misaligned" },
-    { "fault_divergence", run_kernel, 0, COUNT, DRIVER_ERROR, "barrier divergence" },
-    { "fault_return", run_kernel, 0, COUNT, DRIVER_ERROR, "1 threads from (5, 0, 0) on have returned" },
-    { "fault_shuffle", run_kernel, 0, COUNT, DRIVER_ERROR, "wait at the wave shuffle" },
-    { "fault_matrix_a", run_kernel, 0, COUNT, WRONG_NUMBERS, "" },
-    { "fault_matrix_b", run_kernel, 0, COUNT, WRONG_NUMBERS, "" },
-    { "fault_matrix_place", run_kernel, 0, COUNT, WRONG_NUMBERS, "" },
-    { "fault_matrix_barrier", run_kernel, 0, COUNT, WRONG_NUMBERS, "" },
-    { "fault_matrix_lanes", run_kernel, 0, COUNT, DRIVER_ERROR, "wait at the matrix instruction" },
-    { "fault_matrix_tf32", run_kernel, 0, COUNT, WRONG_NUMBERS, "" },
-    { "fault_matrix_cut_off", run_kernel, 0, COUNT, WRONG_NUMBERS, "" },
-    { "fault_matrix_subnormal", run_kernel, 0, COUNT, WRONG_NUMBERS, "" },
-    { "streams", run_streams, 0, COUNT, WRONG_NUMBERS, "" },
-    { "default stream", run_default_stream, 0, COUNT, WRONG_NUMBERS, "" },
-    { "graph", run_graph, 0, COUNT, WRONG_NUMBERS, "" },
-    { "unwritten", run_unwritten, 0, COUNT, WRONG_NUMBERS, "" },
-    { "host buffer", run_host_buffer, 0, COUNT, 0, "heap-use-after-free" },
-    { "host access", run_host_access, 0, COUNT, 0, "use-after-poison" },
-    { "freed", run_freed, 0, COUNT, 0, "use-after-poison" },
+    { "fault_barrier", run_kernel, 1, COUNT, WRONG_NUMBERS, "", 0 },
+    { "fault_reuse", run_kernel, 1, COUNT, WRONG_NUMBERS, "", 0 },
+    { "fault_wave", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "fault_write", run_kernel, 0, COUNT - 30, 0, "heap-buffer-overflow", 0 },
+    { "fault_read", run_kernel, 0, COUNT - 30, 0, "heap-buffer-overflow", 0 },
+    { "fault_bound", run_kernel, 0, COUNT, 0, "runtime error: index 128 out of bounds", 0 },
+    { "fault_dynamic", run_kernel, 1, COUNT, 0, "heap-buffer-overflow", 0 },
+    { "fault_async_wait", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "fault_async_group", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "fault_async_barrier", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "fault_async_address", run_kernel, 0, COUNT, DRIVER_ERROR, "misaligned", 0 },
+    { "fault_divergence", run_kernel, 0, COUNT, DRIVER_ERROR, "barrier divergence", 0 },
+    { "fault_return", run_kernel, 0, COUNT, DRIVER_ERROR, "1 threads from (5, 0, 0) on have returned", 0 },
+    { "fault_shuffle", run_kernel, 0, COUNT, DRIVER_ERROR, "wait at the wave shuffle", 0 },
+    { "fault_matrix_a", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "fault_matrix_b", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "fault_matrix_place", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "fault_matrix_barrier", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "fault_matrix_lanes", run_kernel, 0, COUNT, DRIVER_ERROR, "wait at the matrix instruction", 0 },
+    { "fault_matrix_tf32", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "fault_matrix_cut_off", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "fault_matrix_subnormal", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "streams", run_streams, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "default stream", run_default_stream, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "graph", run_graph, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "unwritten", run_unwritten, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "host buffer", run_host_buffer, 0, COUNT, 0, "heap-use-after-free", 0 },
+    { "host access", run_host_access, 0, COUNT, 0, "use-after-poison", 0 },
+    { "freed", run_freed, 0, COUNT, 0, "use-after-poison", 0 },
+};
+
+#define RING "fault_ring", run_hopper, 0, COUNT
+#define PRODUCT "fault_product", run_hopper, 0, COUNT
+#define TRANSPOSED "fault_product_transposed", run_hopper, 1, COUNT
+static const scenario hopper_scenarios[] = {
+    { "tensor maps", run_tensor_maps, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "fault_ahead", run_ahead, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "fault_no_wait", run_ahead, 0, COUNT, DRIVER_ERROR, "has not waited for the kernels ahead", 0 },
+    { RING, ANYHOW, "", FAULT_FEW_ARRIVALS },
+    { RING, DRIVER_ERROR, "wait at the barrier in shared memory", FAULT_MANY_ARRIVALS },
+    { RING, ANYHOW, "", FAULT_ONE_ARRIVAL },
+    { RING, ANYHOW, "", FAULT_PARITY },
+    { RING, ANYHOW, "", FAULT_STAGE_REUSED },
+    { RING, ANYHOW, "", FAULT_FEW_BYTES },
+    { RING, DRIVER_ERROR, "wait at the barrier in shared memory", FAULT_MANY_BYTES },
+    { RING, ANYHOW, "", FAULT_BUFFER_REUSED },
+    { RING, DRIVER_ERROR, "has written and not fenced", FAULT_STORE_FENCE },
+    { RING, ANYHOW, "", FAULT_STORE_BARRIER },
+    { RING, DRIVER_ERROR, "returns before the bulk store", FAULT_STORE_UNREAD },
+    { RING, DRIVER_ERROR, "initialisation was not fenced", FAULT_INIT_FENCE },
+    { RING, DRIVER_ERROR, "no barrier was made", FAULT_INIT_BARRIER },
+    { RING, DRIVER_ERROR, "wait at the named barrier", FAULT_NAMED_COUNT },
+    { RING, DRIVER_ERROR, "wait at the setmaxnreg", FAULT_REGISTERS },
+    { PRODUCT, DRIVER_ERROR, "has written and not fenced", FAULT_OPERAND_FENCE },
+    { TRANSPOSED, ANYHOW, "", FAULT_OFFSETS },
+    { PRODUCT, ANYHOW, "", FAULT_STEP },
+    { TRANSPOSED, ANYHOW, "", FAULT_STEP },
+    { PRODUCT, DRIVER_ERROR, "without products_begin()", FAULT_PRODUCT_FENCE },
+    { PRODUCT, ANYHOW, "", FAULT_PRODUCT_WAIT },
+    { PRODUCT, ANYHOW, "", FAULT_OPERAND_REGISTERS },
+    { PRODUCT, WRONG_NUMBERS, "", FAULT_ACCUMULATE },
+    { PRODUCT, DRIVER_ERROR, "waves of a warpgroup multiply different things", FAULT_WARPGROUP },
 };
 
 static int run_healthy(const void *argument) {
@@ -257,6 +369,7 @@ static int run_broken(const void *argument) {
 
 /* A graph's branches have both orders by chance only, and so have streams: enough that most seeds find them. */
 static int needed(const scenario *s) {
+    if (s->run == run_hopper) return SEEDS / 2; /* some mistakes need one wave to fall far behind */
     return s->run == run_graph || s->run == run_streams || s->run == run_default_stream ? SEEDS / 4 : SEEDS;
 }
 
@@ -275,17 +388,24 @@ static void test_scenario(void **state) {
         else if (broken.status != 0)
             fail_msg("%s, seed %d: caught in another way, status %d: %s", s->name, seed, broken.status, broken.text);
     }
-    print_message("%s: caught with %d of %d seeds\n", s->name, caught, SEEDS);
+    print_message("%s, mistake %d: caught with %d of %d seeds\n", s->name, s->mistake, caught, SEEDS);
     assert_true(caught >= needed(s));
 }
 
 int main(void) {
     enum {
-        TESTS = sizeof scenarios / sizeof *scenarios
+        MOST = sizeof scenarios / sizeof *scenarios > sizeof hopper_scenarios / sizeof *hopper_scenarios
+                   ? sizeof scenarios / sizeof *scenarios
+                   : sizeof hopper_scenarios / sizeof *hopper_scenarios
     };
-    struct CMUnitTest tests[TESTS];
-    for (size_t i = 0; i < TESTS; i++)
-        tests[i] =
-            (struct CMUnitTest){ scenarios[i].name, test_scenario, NULL, NULL, (void *)(uintptr_t)&scenarios[i] };
-    return cmocka_run_group_tests_name("faults", tests, NULL, NULL);
+    /* An sm_90 runs the kernels of an sm_80, which are tested there, and its own. */
+    const char *arch = getenv("EVO_SIMULATED_ARCH");
+    const int hopper = arch && strcmp(arch, "sm_90") == 0;
+    const scenario *const all = hopper ? hopper_scenarios : scenarios;
+    const size_t count =
+        hopper ? sizeof hopper_scenarios / sizeof *hopper_scenarios : sizeof scenarios / sizeof *scenarios;
+    struct CMUnitTest tests[MOST];
+    for (size_t i = 0; i < count; i++)
+        tests[i] = (struct CMUnitTest){ all[i].name, test_scenario, NULL, NULL, (void *)(uintptr_t)&all[i] };
+    return _cmocka_run_group_tests("faults", tests, count, NULL, NULL);
 }

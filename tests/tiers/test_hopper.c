@@ -95,14 +95,21 @@ static void test_refusals(void **state) {
     REFUSED(try_plan(&d), EVO_ERROR_WORKSPACE_LIMIT, "hopper", "at least");
 }
 
-/* Cases "trimul(dtype=..,direction=..,WIDTHS,REST)" of both types and directions. */
-static void judge_both(const char *widths, const char *rest, uint64_t seed) {
-    for (size_t t = 0; t < 2; t++)
-        for (size_t d = 0; d < 2; d++) {
-            char text[CASE_NAME_SIZE];
-            snprintf(text, sizeof text, "trimul(dtype=%s,direction=%s,%s,%s)", types[t], directions[d], widths, rest);
-            judge_text(judge_context, text, seed);
-        }
+/*
+ * Cases "trimul(dtype=..,direction=..,WIDTHS,REST)" of both types and directions; on slow devices one in `share` of the four, in
+ * turn: with 2 both types.
+ */
+static void judge_both(const char *widths, const char *rest, uint64_t seed, size_t share) {
+    static size_t turn = 0;
+    const int slow = test_scaled(2) < 2;
+    turn++;
+    for (size_t k = 0; k < 4; k++) {
+        char text[CASE_NAME_SIZE];
+        if (slow && (k + turn) % share) continue;
+        snprintf(text, sizeof text, "trimul(dtype=%s,direction=%s,%s,%s)", types[k / 2], directions[k % 2], widths,
+                 rest);
+        judge_text(judge_context, text, seed);
+    }
 }
 
 static void test_widths(void **state) {
@@ -111,9 +118,13 @@ static void test_widths(void **state) {
     const uint64_t seed = test_seed(41);
     (void)state;
     if (!has_tier) skip();
-    for (size_t i = 0; i < COUNT(widths); i++) judge_both(widths[i], "n=9", seed);
-    judge_both("c_z=64,c=32", "n=32,b=2", seed);
-    judge_both("c_z=128,c=128", "n=33", seed);
+    for (size_t i = 0; i < COUNT(widths); i++) judge_both(widths[i], "n=9", seed, 2);
+    judge_both("c_z=64,c=32", "n=32,b=2", seed, 2);
+    judge_both("c_z=128,c=128", "n=33", seed, 2);
+    /* More tiles a multiprocessor than are few, where there are six; and less tiles than those, shared by columns. */
+    for (size_t i = 6; i < COUNT(widths); i++) judge_both(widths[i], "n=9,b=11", seed, 2);
+    judge_both("c_z=64,c=128", "n=1", seed, 2);
+    judge_both("c_z=64,c=128", "n=2", seed, 2);
 }
 
 /* Each size of contract's tiles, whole and ragged; rows of t with and without a rest; pitches of 8, 16, 32, 64. */
@@ -123,7 +134,7 @@ static void test_sizes(void **state) {
     const uint64_t seed = test_seed(42);
     (void)state;
     if (!has_tier) skip();
-    for (size_t i = 0; i < COUNT(rests); i++) judge_both("c_z=32,c=32", rests[i], seed);
+    for (size_t i = 0; i < COUNT(rests); i++) judge_both("c_z=32,c=32", rests[i], seed, 4);
 }
 
 static void test_forms(void **state) {
@@ -133,7 +144,7 @@ static void test_forms(void **state) {
         "residual=1,alias=residual",
         "residual=1,alias=both,b=2",
         "layout=padded,residual=1",
-        "layout=slice",
+        "layout=padded,b=2",
         "variant=mean",
         "variant=mean,residual=1,b=2",
         "variant=boltz",
@@ -156,10 +167,13 @@ static void test_forms(void **state) {
     (void)state;
     if (!has_tier) skip();
     for (size_t i = 0; i < COUNT(rests); i++)
-        judge_both(i % 2 ? "c_z=64,c=32,n=20" : "c_z=64,c=32,n=70", rests[i], seed + i);
+        judge_both(i % 2 ? "c_z=64,c=32,n=20" : "c_z=64,c=32,n=70", rests[i], seed + i, i % 2 ? 2 : 4);
 }
 
-/* One NaN or infinity in each tensor in turn: it reaches exactly what depends on it. */
+/*
+ * One NaN or infinity in each tensor in turn: it reaches exactly what depends on it. Infinite weights give NaN there, whatever the
+ * formula gives, since LayerNorm's bias is folded into the matrices (kernels.md).
+ */
 static void test_special_values(void **state) {
     static const char *const tensors[] = {
         "z",           "mask",        "residual",        "norm_in.weight", "norm_in.bias",    "a_proj.weight",
@@ -174,7 +188,7 @@ static void test_special_values(void **state) {
             snprintf(text, sizeof text, "trimul(dtype=%s,direction=%s,b=2,n=9,c_z=32,c=32,residual=1)", types[t],
                      directions[i % 2]);
             judge_special(judge_context, text, tensors[i], (double)NAN);
-            judge_special(judge_context, text, tensors[i], (double)INFINITY);
+            if (!strstr(tensors[i], "weight")) judge_special(judge_context, text, tensors[i], (double)INFINITY);
         }
 }
 

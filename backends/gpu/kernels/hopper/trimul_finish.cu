@@ -76,8 +76,8 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
     /* The pack is older than the kernel ahead. */
     for (int i = thread_x(); i < 2 * CHUNKS * COLUMNS * 2; i += GROUPS * WARPGROUP) {
         const int which = i / (CHUNKS * COLUMNS * 2), row = first_channel + i / 2 % (CHUNKS * COLUMNS);
-        s.bias[which][i / 2 % (CHUNKS * COLUMNS)][i % 2] =
-            row < p.c_out ? p.bias[(which * p.c_out + row) * 2 + i % 2] : 0;
+        write_shared(&s.bias[which][i / 2 % (CHUNKS * COLUMNS)][i % 2],
+                     row < p.c_out ? p.bias[(which * p.c_out + row) * 2 + i % 2] : uint64_t(0));
     }
     for (int i = thread_x(); TYPE == GPU_FP16 && i < CHUNKS * COLUMNS; i += GROUPS * WARPGROUP)
         s.scale[i] = first_channel + i < p.c_out ? p.out_scale[first_channel + i] : 0.0f;

@@ -92,7 +92,7 @@ EVO_DEVICE void project(const gpu_hopper_project_params &p, unsigned char *raw) 
                 bulk_load(shared_address(s.weight[q][k]), p.weight, weight_full, k * 64, columns_from + q * COLUMNS, 0);
     }
     for (int i = thread_x(); i < CHUNKS * COLUMNS * 2; i += GROUPS * WARPGROUP)
-        s.bias[i / 2][i % 2] = p.bias[columns_from * 2 + i];
+        write_shared(&s.bias[i / 2][i % 2], p.bias[columns_from * 2 + i]);
     wait_for_kernel_ahead();
 
     auto fetch = [&](const position_tile &next) {
