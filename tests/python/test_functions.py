@@ -127,6 +127,8 @@ def test_plans_of_many_sizes(rng):
         assert golden.errors(evoformer.triangle_multiplication(z, weights, mask), truth(z, weights, mask))[0] < 2e-6
     empty = evoformer.triangle_multiplication(z[:0], weights, mask[:0])
     assert empty.shape == (0, 7, 7, 12)
+    no_strides = np.broadcast_to(mask[:0, :1, :1], (0, 7, 7))
+    assert evoformer.triangle_multiplication(z[:0], weights, no_strides).shape == (0, 7, 7, 12)
 
 
 @pytest.mark.parametrize("change, error, text", [

@@ -42,9 +42,9 @@ def alignment(pointer: int) -> int:
 
 
 def repeats_one_element(layout: Layout) -> bool:
-    """Whether all strides are zero, which the library would take for contiguous."""
-    return not any(stride for extent, stride in zip(layout.shape, layout.strides) if extent > 1) and \
-        any(extent > 1 for extent in layout.shape)
+    """Whether all strides are zero, which the library would take for contiguous; no matter where there is no element."""
+    return all(layout.shape) and any(extent > 1 for extent in layout.shape) and \
+        not any(stride for extent, stride in zip(layout.shape, layout.strides) if extent > 1)
 
 
 @dataclass(frozen=True, eq=False)
