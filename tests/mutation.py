@@ -7,7 +7,6 @@ WORK is a folder outside of the repository's checkout (or ignored by it): the tr
 library; a mutant is one file compiled and that library linked again. The tests run in the order of TESTS, fastest first, until
 one fails. Mutants are taken in a random order that the seed fixes until the time is over; each leaves a line in
 WORK/mutants.jsonl, and a run with the same WORK goes on where the last one stopped. At the end: counts, and every survivor.
-docs/reports has the last full run and says why its survivors may live.
 """
 import argparse
 import fnmatch
