@@ -5,7 +5,7 @@ set -u
 
 usage() {
     cat <<'USAGE'
-usage: sh tools/test.sh [--all | --coverage]
+usage: sh tools/test.sh [--all]
 
 Installs the packages that are missing (tools/install-deps.sh), builds in
 build-test/ with gcc and assertions, and runs all test suites: a few minutes.
@@ -16,10 +16,9 @@ build-test/ with gcc and assertions, and runs all test suites: a few minutes.
            the CPU kernels of all x86 sets, emulated, and of AArch64 under qemu;
            the simulated GPUs; both GPU backends compiled for every architecture;
            each fuzz target for a minute (EVO_FUZZ_SECONDS);
-           all suites under AddressSanitizer with UndefinedBehaviorSanitizer, and
-           under ThreadSanitizer (clang-19): up to an hour on two cores
-  --coverage
-           instead: the lines that the tests run, of the library and of the readers
+           the lines that tests run; all suites under AddressSanitizer with
+           UndefinedBehaviorSanitizer, and under ThreadSanitizer (clang-19): up to
+           an hour on two cores
   --help   this text
 
 The device to test is taken from EVO_TEST_DEVICE (default cpu). The last line is
@@ -41,7 +40,6 @@ all=no
 for arg; do
     case $arg in
     --all) all=yes ;;
-    --coverage) all=coverage ;;
     -h | --help) usage; exit 0 ;;
     *) echo "test.sh: unknown argument '$arg' (see --help)" >&2; exit 2 ;;
     esac
@@ -174,25 +172,26 @@ simulated() {
     return $status
 }
 
-# The lines that the tests of the library and of the readers run, at a few cases each: on the CPU, then on one simulated GPU.
+# The lines that the tests of the library and of the readers run, at a few cases each: on the CPU, then on two simulated GPUs.
 coverage() {
     dir=build-test-coverage
     names='far golden guards numbers opm overflow plans properties refusals runtime trimul'
     targets='tools/evo examples/coevolution tests/libfake_blas.so tests/test_platform tests/test_tensor tests/test_vectors
-             tests/simulated/libsimcuda.so tests/simulated/simulated_sm_80.so'
+             tests/test_hopper tests/simulated/libsimcuda.so tests/simulated/simulated_sm_80.so
+             tests/simulated/simulated_sm_90.so'
     for name in $names; do targets="$targets tests/test_$name"; done
     build $dir gcc g++ -Dbuildtype=debugoptimized -Db_coverage=true -Dc_args=-fprofile-update=atomic \
-        -Ddefault_library=static -Dbackends=cpu,cuda,hip -Dsimulated=true
+        -Ddefault_library=static -Dbackends=cpu,cuda -Dsimulated=true
     status=$?
     targets=
     find $dir -name '*.gcda' -exec rm {} +
     [ $status -eq 0 ] && (
+        run="meson test -C $dir --no-rebuild --print-errorlogs --quiet --timeout-multiplier 4"
         export EVO_TEST_SCALE=16
-        meson test -C $dir --no-rebuild --print-errorlogs --quiet --timeout-multiplier 4 $names platform tensor \
-            vectors cli-evo cli-hostile cli-coevolution || exit
-        export EVO_TEST_DEVICE=cuda:0 EVO_SIMULATED_ARCH=sm_80 EVO_TEST_SCALE=32 EVO_TEST_TURN=0 \
+        $run $names platform tensor vectors cli-evo cli-hostile cli-coevolution || exit
+        export EVO_TEST_DEVICE=cuda:0 EVO_TEST_SCALE=32 EVO_TEST_TURN=0 \
             EVO_CUDA_LIBRARY="$PWD/$dir/tests/simulated/libsimcuda.so"
-        meson test -C $dir --no-rebuild --print-errorlogs --quiet --timeout-multiplier 4 $names
+        EVO_SIMULATED_ARCH=sm_80 $run $names && EVO_SIMULATED_ARCH=sm_90 $run hopper
     ) && python3 tests/coverage.py $dir
 }
 
@@ -252,7 +251,7 @@ thread_sanitizer() {
 }
 
 deps=
-if [ $all != no ]; then
+if [ $all = yes ]; then
     deps=--all
     may_skip='python-torch hopper environment'
 fi
@@ -264,11 +263,6 @@ fi
 
 if [ $all = no ]; then
     step 'gcc with assertions' build_and_test build-test gcc g++ -Dbuildtype=debugoptimized
-    finish
-fi
-
-if [ $all = coverage ]; then
-    step 'coverage' coverage
     finish
 fi
 
@@ -284,6 +278,7 @@ step 'AArch64' aarch64
 step 'simulated GPUs' simulated
 step 'GPU images' gpu_images
 step 'fuzzing' fuzzing
+step 'coverage' coverage
 step 'ASan and UBSan' address_sanitizer
 step 'TSan' thread_sanitizer
 finish
