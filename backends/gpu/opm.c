@@ -104,7 +104,7 @@ static buffers map_buffers(const evo_call *call) {
 static bool weight_first_is_cheaper(const evo_opm_desc *d) {
     const double s = (double)d->s, n = (double)d->n, c = (double)d->c, z = (double)z_pitch(d);
     const double hidden = (double)gpu_round(d->c, GPU_OPM_HIDDEN), n4 = (double)gpu_round(d->n, GPU_OPM_SIDE);
-    const double columns = (double)gpu_round(d->c_z, GPU_OPM_COLUMNS), blocks = columns / GPU_OPM_COLUMNS;
+    const double columns = (double)gpu_round(d->c_z, GPU_OPM_COLUMNS), blocks = columns / (double)GPU_OPM_COLUMNS;
     const double outer = n4 * n4 * hidden * hidden * (s * blocks + columns);
     const double weigh = (double)gpu_round(d->s * d->n, 128) * c * (double)gpu_round((int64_t)(c * z), 128);
     const double combine = n * (double)gpu_round(d->n, 128) * columns * c * s;

@@ -278,7 +278,7 @@ static double outer_first_cost(const evo_device *device, const evo_opm_desc *d, 
                           (double)gpu_blocks(d->c_z, GPU_OPM_TENSOR_COLUMNS);
     const double units = (double)gpu_device_properties(device)->compute_units, rounds = ceil(blocks / units);
     const double chunks = (double)gpu_blocks(s_pad(d), form->tuning[CHUNK]);
-    const double columns = d->c_z < GPU_OPM_TENSOR_COLUMNS ? (double)z_rows(d) : GPU_OPM_TENSOR_COLUMNS;
+    const double columns = d->c_z < GPU_OPM_TENSOR_COLUMNS ? (double)z_rows(d) : (double)GPU_OPM_TENSOR_COLUMNS;
     return rounds * units * pairs * (double)d->c * (double)hidden(d) * (s + columns * chunks) + 2 * launch_cost;
 }
 

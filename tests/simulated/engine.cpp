@@ -7,7 +7,7 @@
 
 namespace simulated {
 
-thread_local engine *active = nullptr;
+__thread engine *active = nullptr;
 
 /* AddressSanitizer's frames are large. */
 constexpr size_t stack_size = 256 << 10;

@@ -150,7 +150,7 @@ class engine {
 };
 
 /** The engine that runs in this OS thread. */
-extern thread_local engine *active __attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern __thread engine *active __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 } // namespace simulated
 
