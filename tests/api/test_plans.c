@@ -84,22 +84,21 @@ static double flops_of(const char *text, double *bytes) {
 
 /* The formulas of docs/ops.md, by hand; and twice the batch is twice of both. */
 static void test_flops_and_bytes(void **state) {
-    double one, two;
+    double bytes, twice;
     (void)state;
-    double outer = flops_of("opm(b=1,s=64,n=5,c_m=8,c=4,c_z=6)", NULL);
-    double projections = 4.0 * 64 * 5 * 8 * 4;
-    assert_true(outer >= 2.0 * 25 * 16 * (64 + 6));
-    assert_true(outer <= 2.0 * 25 * 16 * (64 + 6) + projections);
-    double weight_first = flops_of("opm(b=1,s=1,n=5,c_m=8,c=4,c_z=6)", NULL);
-    assert_true(weight_first <= 2.0 * 5 * 16 * 6 + 2.0 * 25 * 4 * 6 + 4.0 * 5 * 8 * 4);
-    double tri = flops_of("trimul(b=1,n=9,c_z=6,c=4)", &one);
-    double contraction = 2.0 * 729 * 4, linear = 2.0 * 81 * (4 * 6 * 4 + 6 * 4 + 6 * 6);
-    assert_true(tri >= contraction && tri <= contraction + linear);
-    assert_true(flops_of("trimul(b=2,n=9,c_z=6,c=4)", &two) == 2.0 * tri && two == 2.0 * one);
-    assert_true(one >= 81.0 * 6 * 4 * 2);
-    double half;
-    flops_of("trimul(b=1,n=9,c_z=6,c=4,dtype=bf16)", &half);
-    assert_true(half < one);
+    const double outer = flops_of("opm(b=1,s=64,n=5,c_m=8,c=4,c_z=6,mask=none)", &bytes);
+    assert_true(outer == 4.0 * 64 * 5 * 8 * 4 + 2.0 * 25 * 16 * (64 + 6));
+    assert_true(bytes == 64.0 * 5 * (8 * 4 + 4 * 4 * 4) + 25.0 * 6 * 4);
+    const double weight_first = flops_of("opm(b=1,s=1,n=5,c_m=8,c=4,c_z=6,mask=random,mask_dtype=uint8)", &bytes);
+    assert_true(weight_first == 4.0 * 5 * 8 * 4 + 2.0 * 5 * 16 * 6 + 2.0 * 25 * 4 * 6);
+    assert_true(bytes == 5.0 * (8 * 4 + 1 + 4 * 4 * 4) + 25.0 * 6 * 4);
+    const double tri = flops_of("trimul(b=1,n=9,c_z=6,c=4,c_out=5,mask=none,residual=1,biases=none)", &bytes);
+    assert_true(tri == 2.0 * 81 * (4 * 6 * 4 + 9 * 4 + 4 * 5 + 6 * 5));
+    assert_true(bytes == 81.0 * (2 * 6 * 4 + 6 * 4 * 4 + 2 * 5 * 4));
+    assert_true(flops_of("trimul(b=2,n=9,c_z=6,c=4,c_out=5,mask=none,residual=1,biases=none)", &twice) == 2.0 * tri);
+    assert_true(twice == 2.0 * bytes);
+    flops_of("trimul(b=1,n=9,c_z=6,c=4,c_out=5,mask=fractional,dtype=bf16)", &bytes);
+    assert_true(bytes == 81.0 * (2 * 6 * 2 + 6 * 4 * 2 + 2 + 5 * 2));
 }
 
 static void test_empty_work(void **state) {
