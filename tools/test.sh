@@ -179,9 +179,9 @@ coverage() {
     targets='tools/evo examples/coevolution tests/libfake_blas.so tests/test_platform tests/test_tensor tests/test_vectors
              tests/test_hopper tests/simulated/libsimcuda.so tests/simulated/simulated_sm_80.so
              tests/simulated/simulated_sm_90.so'
-    for name in $names; do targets="$targets tests/test_$name"; done
+    for program in $names; do targets="$targets tests/test_$program"; done
     build $dir gcc g++ -Dbuildtype=debugoptimized -Db_coverage=true -Dc_args=-fprofile-update=atomic \
-        -Ddefault_library=static -Dbackends=cpu,cuda -Dsimulated=true
+        -Ddefault_library=static -Dbackends=cpu,cuda,hip -Dsimulated=true
     status=$?
     targets=
     find $dir -name '*.gcda' -exec rm {} +

@@ -63,7 +63,8 @@ static int remove_copy(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1) return evo_environment("EVO_VERBOSE") ? SEEN : IGNORED;
+    /* At once: a leak detector cannot look at a process with other rights than its own, and fails. */
+    if (argc > 1) _exit(evo_environment("EVO_VERBOSE") ? SEEN : IGNORED);
     if (geteuid() != 0) {
         fprintf(stderr, "%s: only root can make a program of another user\n", argv[0]);
         return 77;
