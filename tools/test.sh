@@ -29,10 +29,10 @@ USAGE
 
 # Tests that may skip, by name: those of other languages and build systems, whose packages only --all installs;
 # python-torch, unless PyTorch is there already: the step 'Python package' of --all installs it; hopper, which needs such a chip;
-# environment, which needs root.
+# environment, which needs root; runtimes, which needs a second compiler's OpenMP (--all installs clang).
 may_skip='embed-cmake-versions embed-c-cmake embed-c-cmake-static embed-c++-cmake embed-fortran-cmake
           embed-fortran-pkg-config embed-warnings-fortran embed-mpi-openmpi embed-warnings-mpi python-torch
-          hopper environment'
+          hopper environment runtimes'
 # The same of the installed package's own tests.
 python_may_skip='test_gpu test_jax'
 
