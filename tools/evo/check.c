@@ -97,10 +97,9 @@ static void report(struct check *check, const char *name, const char *path, cons
 }
 
 static void report_error(struct check *check, const char *name, const char *path, const char *message) {
-    struct case_verdict verdict;
-    memset(&verdict, 0, sizeof verdict);
-    (void)snprintf(verdict.outcome.message, sizeof verdict.outcome.message, "%s", message);
-    report(check, name, path, &verdict, RESULT_FAILED);
+    char repeat[4096];
+    repeat_command(check, name, path, repeat, sizeof repeat);
+    checker_report_error(&check->checker, name, message, repeat);
 }
 
 static bool matches(const struct check *check, const char *name) {

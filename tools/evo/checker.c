@@ -112,6 +112,13 @@ void checker_report(struct checker *checker, const char *name, const struct case
     }
 }
 
+void checker_report_error(struct checker *checker, const char *name, const char *message, const char *repeat) {
+    struct case_verdict verdict;
+    memset(&verdict, 0, sizeof verdict);
+    (void)snprintf(verdict.outcome.message, sizeof verdict.outcome.message, "%s", message);
+    checker_report(checker, name, &verdict, RESULT_FAILED, repeat);
+}
+
 int checker_count(const struct checker *checker) {
     return checker->passed + checker->failed + checker->skipped;
 }

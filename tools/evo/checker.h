@@ -39,6 +39,9 @@ enum result checker_judge(const struct checker *checker, struct evo_case *c, str
 void checker_report(struct checker *checker, const char *name, const struct case_verdict *verdict, enum result result,
                     const char *repeat);
 
+/* The same for a case that did not come to be. */
+void checker_report_error(struct checker *checker, const char *name, const char *message, const char *repeat);
+
 int checker_count(const struct checker *checker);
 
 /* The status of a command that has checked all it wanted. */

@@ -121,44 +121,39 @@ static void free_texts(struct selftest *test) {
 
 /* ---- one device ---- */
 
-static void report_unmade(struct checker *checker, const char *name, const char *message, const char *repeat) {
+/* Judges a case that was made, or tells why it was not. */
+static void take(struct checker *checker, const char *name, bool made, struct evo_case *c, const struct io_error *error,
+                 const char *repeat) {
     struct case_verdict verdict;
-    memset(&verdict, 0, sizeof verdict);
-    (void)snprintf(verdict.outcome.message, sizeof verdict.outcome.message, "%s", message);
-    checker_report(checker, name, &verdict, RESULT_FAILED, repeat);
+    if (!made) {
+        checker_report_error(checker, name, error->text, repeat);
+    } else {
+        enum result result = checker_judge(checker, c, &verdict);
+        checker_report(checker, name, &verdict, result, repeat);
+        case_destroy(c);
+    }
+    checker->done++;
 }
 
 static void check_known(struct checker *checker, const struct known_answer *known) {
     struct evo_case c;
     struct io_error error;
-    struct case_verdict verdict;
     char repeat[256];
     (void)snprintf(repeat, sizeof repeat, "evo selftest --device %s --seconds 0", checker->device);
     checker_progress(checker, known->name);
-    if (!case_load_bytes(known->name, known->begin, (size_t)(known->end - known->begin), &c, &error)) {
-        report_unmade(checker, known->name, error.text, repeat);
-        return;
-    }
-    enum result result = checker_judge(checker, &c, &verdict);
-    checker_report(checker, known->name, &verdict, result, repeat);
-    case_destroy(&c);
+    bool made = case_load_bytes(known->name, known->begin, (size_t)(known->end - known->begin), &c, &error);
+    take(checker, known->name, made, &c, &error, repeat);
 }
 
 static void check_text(struct checker *checker, const char *text) {
     struct evo_case c;
     struct io_error error;
-    struct case_verdict verdict;
     char repeat[CASE_NAME_SIZE + 256];
     (void)snprintf(repeat, sizeof repeat, "evo check --device %s --seed %llu --case '%s'", checker->device,
                    (unsigned long long)checker->seed, text);
     checker_progress(checker, text);
-    if (!case_parse(text, checker->seed, &c, &error)) {
-        report_unmade(checker, text, error.text, repeat);
-        return;
-    }
-    enum result result = checker_judge(checker, &c, &verdict);
-    checker_report(checker, text, &verdict, result, repeat);
-    case_destroy(&c);
+    bool made = case_parse(text, checker->seed, &c, &error);
+    take(checker, text, made, &c, &error, repeat);
 }
 
 static void check_shapes(struct checker *checker) {
@@ -167,7 +162,6 @@ static void check_shapes(struct checker *checker) {
             char text[CASE_NAME_SIZE];
             (void)snprintf(text, sizeof text, "%s,dtype=%s)", shapes[i], dtypes[k]);
             check_text(checker, text);
-            checker->done++;
         }
     }
 }
@@ -210,13 +204,11 @@ static int check_device(const struct selftest *test, const char *device, double 
     checker.total = test->known_count + SHAPE_COUNT * DTYPE_COUNT + (int)test->text_count;
     for (const struct known_answer *known = known_answers; known->name != NULL; known++) {
         check_known(&checker, known);
-        checker.done++;
     }
     check_shapes(&checker);
     double end = clock_seconds() + seconds;
     for (; taken < test->text_count && clock_seconds() < end && ferror(stdout) == 0; taken++) {
         check_text(&checker, test->texts[taken]);
-        checker.done++;
     }
     checker_clear_progress(&checker);
     print_device(test, &checker, (int)taken, clock_seconds() - start);
