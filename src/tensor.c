@@ -70,6 +70,15 @@ static evo_status check_dtype(const char *function, const char *name, evo_dtype 
                     kind == EVO_NUMBER_ANY ? (optional ? ", uint8" : " or uint8") : "", optional ? " or none" : "");
 }
 
+/*
+ * The stride of an extent of 1 counts for nothing, and callers leave any value there: it becomes 0, or 1 for the last, so that
+ * no kernel refuses it or takes slower loads for it.
+ */
+static void forget_single(evo_tensor *tensor, const evo_operand *operand) {
+    for (int d = 0; d < operand->rank; d++)
+        if (operand->extent[d] == 1) tensor->strides[d] = d == operand->rank - 1;
+}
+
 /* All strides zero: contiguous. An extent of 0 counts as 1, so that strides of an empty tensor stay usable. */
 static bool fill_contiguous(evo_tensor *tensor, const evo_operand *operand) {
     int64_t stride = 1;
@@ -121,6 +130,7 @@ evo_status evo_operand_resolve(const char *function, evo_tensor *tensor, evo_ope
                             "%s: %s.strides[%d] is %lld, expected 0 as the tensor has %d dimensions", function,
                             operand->name, d, (long long)tensor->strides[d], operand->rank);
     const bool filled = fill_contiguous(tensor, operand);
+    forget_single(tensor, operand);
     operand->layout = *tensor;
     if (!filled || !measure(operand))
         return evo_fail(EVO_ERROR_SIZE_OVERFLOW,

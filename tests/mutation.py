@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Flips one comparison, operator or constant at a time in src/ops and the reference kernels, and asks whether a test notices.
 
-    tests/mutation.py WORK [--seconds 1800] [--seed 1] [--files GLOB...] [--only LINE]
+    tests/mutation.py WORK [--seconds 1800] [--jobs 1] [--seed 1] [--files GLOB...] [--again]
 
-WORK is a folder outside of the repository's checkout (or ignored by it): the tree is copied there and built once as a shared
-library; a mutant is one file compiled and that library linked again. The tests run in the order of TESTS, fastest first, until
+WORK is a folder outside of the repository's checkout (or ignored by it): the tree is copied there and built once for each job, as
+a shared library; a mutant is one file compiled and that library linked again. The tests run in the order of TESTS, fastest first, until
 one fails. Mutants are taken in a random order that the seed fixes until the time is over; each leaves a line in
 WORK/mutants.jsonl, and a run with the same WORK goes on where the last one stopped. At the end: counts, and every survivor.
 """
@@ -12,12 +12,14 @@ import argparse
 import fnmatch
 import json
 import os
+import queue
 import random
 import re
 import resource
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -90,6 +92,9 @@ class Bench:
         self.environment = dict(os.environ, EVO_TEST_DATA=str(self.tree / "tests"), EVO_TEST_SCALE="10",
                                 OMP_WAIT_POLICY="passive", EVO_TEST_DEVICE="cpu")
 
+        assert not any(fails(self.build / "tests" / f"test_{test}", self.environment) for test in {*TESTS["opm"], *TESTS["trimul"]}), \
+            "the tests fail without a mutation"
+
     def make(self, *targets):
         return subprocess.run(["ninja", "-C", self.build, *targets], stdout=subprocess.DEVNULL).returncode == 0
 
@@ -119,41 +124,59 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("work", type=Path)
     parser.add_argument("--seconds", type=float, default=1800)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--files", nargs="*", default=["*"])
     parser.add_argument("--again", action="store_true", help="the survivors of earlier runs only, with the tests as they are now")
     options = parser.parse_args()
-    options.work.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + options.seconds
-    bench = Bench(options.work.resolve())
-    assert not any(fails(bench.build / "tests" / f"test_{test}", bench.environment) for test in {*TESTS["opm"], *TESTS["trimul"]}), \
-        "the tests fail without a mutation"
+    texts = {name: (ROOT / name).read_text() for name in FILES}
     results = options.work / "mutants.jsonl"
     records = {}
     for line in results.read_text().split("\n")[:-1] if results.exists() else []:
         record = json.loads(line)
         records[record["file"], record["offset"]] = record
     todo = [mutant for name in FILES if any(fnmatch.fnmatch(name, glob) for glob in options.files)
-            for mutant in mutants(name, bench.texts[name])]
+            for mutant in mutants(name, texts[name])]
     total = len(todo)
     random.Random(options.seed).shuffle(todo)
-    for name, offset, old, new in todo:
-        known = records.get((name, offset))
-        if time.monotonic() > end or (known and (known["noticed"] or not options.again)) or (options.again and not known):
-            continue
-        began = time.monotonic()
-        record = {"file": name, "offset": offset, "old": old, "new": new, "noticed": bench.judge(name, offset, old, new)}
-        records[name, offset] = record
-        with open(results, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-        print(f"{len(records)}/{total} {record['noticed'] or 'SURVIVES'} {time.monotonic() - began:.1f} s  {describe(record, bench.texts)}",
-              flush=True)
+    waiting = queue.SimpleQueue()
+    for mutant in todo:
+        known = records.get(mutant[:2])
+        if bool(known) == options.again and not (known and known["noticed"]):
+            waiting.put(mutant)
+    lock, failures = threading.Lock(), []
+
+    def work(job):
+        try:
+            bench = Bench(options.work.resolve() / str(job))
+            while time.monotonic() < end:
+                mutant = waiting.get_nowait()
+                began = time.monotonic()
+                record = dict(zip(("file", "offset", "old", "new"), mutant), noticed=bench.judge(*mutant))
+                with lock, open(results, "a", encoding="utf-8") as file:
+                    records[mutant[:2]] = record
+                    file.write(json.dumps(record) + "\n")
+                    print(f"{len(records)}/{total} {record['noticed'] or 'SURVIVES'} {time.monotonic() - began:.1f} s  "
+                          f"{describe(record, texts)}", flush=True)
+        except queue.Empty:
+            pass
+        except Exception as failure:  # else it would end only this thread, and the run would pass
+            failures.append(failure)
+
+    jobs = [threading.Thread(target=work, args=(job,)) for job in range(options.jobs)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    if failures:
+        raise failures[0]
     judged = [record for record in records.values() if record["noticed"] != "compiler"]
     alive = [record for record in judged if not record["noticed"]]
     print(f"{total} mutants, {len(records)} tried (seed {options.seed}), {len(records) - len(judged)} did not compile, "
           f"{len(judged) - len(alive)} noticed, {len(alive)} survive")
     for record in alive:
-        print(describe(record, bench.texts))
+        print(describe(record, texts))
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import compare
 import library as evo
+import peers
 
 N = 2897
 ROWS, COLUMNS = [0, 1, 1448, 2047, 2895, N - 1], [0, 2, 1023, 2048, 2894, N - 1]
@@ -23,29 +23,26 @@ BOUND = 3e-7       # relative, all sampled pairs together: docs/numerics.md, usu
 PAIR_BOUND = 3e-6  # of one pair's channels: what single rounding errors can add up to, far below a wrong element
 
 
-def norm(weights, name, x):
-    return F.layer_norm(x, (x.shape[-1],), weights[name + "_weight"], weights[name + "_bias"])
-
-
 def sampled_trimul(weights, z, mask, outgoing):
     """Rows ROWS x COLUMNS of the output, in fp64 on the CPU."""
     def side(name, index):
         rows, keep = (z[0][index], mask[0][index]) if outgoing else (z[0][:, index].transpose(0, 1), mask[0][:, index].T)
-        x = norm(weights, "norm_in", rows.double().cpu())
-        return compare.gated(weights, name, x, keep.double().cpu())
+        x = peers.norm(weights, "norm_in", rows.double().cpu())
+        gate = torch.sigmoid(peers.linear(weights, name + "_gate", x))
+        return gate * peers.linear(weights, name + "_proj", x) * keep.double().cpu()[..., None]
     t = torch.einsum("ikh,jkh->ijh", side("a", ROWS), side("b", COLUMNS))
-    x = norm(weights, "norm_in", z[0][ROWS][:, COLUMNS].double().cpu())
-    return compare.finish(weights, t, x)
+    x = peers.norm(weights, "norm_in", z[0][ROWS][:, COLUMNS].double().cpu())
+    return torch.sigmoid(peers.linear(weights, "out_gate", x)) * peers.linear(weights, "out", peers.norm(weights, "norm_out", t))
 
 
 def sampled_opm(weights, m, mask):
     def side(name, index):
-        x = norm(weights, "norm", m[0][:, index].double().cpu())
-        return compare.linear(weights, name, x) * mask[0][:, index].double().cpu()[..., None]
+        x = peers.norm(weights, "norm", m[0][:, index].double().cpu())
+        return peers.linear(weights, name, x) * mask[0][:, index].double().cpu()[..., None]
     a, b = side("a", ROWS), side("b", COLUMNS)
     o = torch.einsum("sih,sjk->ijhk", a, b).flatten(-2)
     count = mask[0][:, ROWS].double().cpu().T @ mask[0][:, COLUMNS].double().cpu()
-    return compare.linear(weights, "out", o / count.clamp(min=1)[..., None])
+    return peers.linear(weights, "out", o / count.clamp(min=1)[..., None])
 
 
 def check(what, plan, tensor, mask, out, want):
