@@ -89,9 +89,9 @@ static void test_flops_and_bytes(void **state) {
     const double outer = flops_of("opm(b=1,s=64,n=5,c_m=8,c=4,c_z=6,mask=none)", &bytes);
     assert_true(outer == 4.0 * 64 * 5 * 8 * 4 + 2.0 * 25 * 16 * (64 + 6));
     assert_true(bytes == 64.0 * 5 * (8 * 4 + 4 * 4 * 4) + 25.0 * 6 * 4);
-    const double weight_first = flops_of("opm(b=1,s=1,n=5,c_m=8,c=4,c_z=6,mask=random,mask_dtype=uint8)", &bytes);
-    assert_true(weight_first == 4.0 * 5 * 8 * 4 + 2.0 * 5 * 16 * 6 + 2.0 * 25 * 4 * 6);
-    assert_true(bytes == 5.0 * (8 * 4 + 1 + 4 * 4 * 4) + 25.0 * 6 * 4);
+    const double weight_first = flops_of("opm(b=1,s=2,n=5,c_m=8,c=4,c_z=6,mask=random,mask_dtype=uint8)", &bytes);
+    assert_true(weight_first == 4.0 * 2 * 5 * 8 * 4 + 2.0 * 2 * 5 * 16 * 6 + 2.0 * 25 * 2 * 4 * 6);
+    assert_true(bytes == 2.0 * 5 * (8 * 4 + 1 + 4 * 4 * 4) + 25.0 * 6 * 4);
     const double tri = flops_of("trimul(b=1,n=9,c_z=6,c=4,c_out=5,mask=none,residual=1,biases=none)", &bytes);
     assert_true(tri == 2.0 * 81 * (4 * 6 * 4 + 9 * 4 + 4 * 5 + 6 * 5));
     assert_true(bytes == 81.0 * (2 * 6 * 4 + 6 * 4 * 4 + 2 * 5 * 4));
@@ -135,6 +135,36 @@ static void test_stride_of_one(void **state) {
             assert_true(info.workspace_size == usual.workspace_size);
             evo_plan_destroy(plan);
         }
+        sample_destroy(s);
+    }
+}
+
+/* Strides of zero say that a weight is contiguous. */
+static void test_contiguous_weights(void **state) {
+    (void)state;
+    for (int k = 0; k < SAMPLE_COUNT; k++) {
+        sample *s = sample_create(sample_texts[k], context);
+        OK(sample_run(s));
+        unsigned char *want = sample_output(s);
+        for (int i = 0; i < s->op->spec_count; i++) {
+            const struct case_spec *spec = &s->op->specs[i];
+            int64_t extents[CASE_MAX_RANK];
+            int rank;
+            if (spec->role != CASE_WEIGHT || s->memory[i] == NULL) continue;
+            assert_true(case_products(s->op, &s->desc, spec->extents, extents, &rank));
+            evo_weight *weight = AT(evo_weight, &s->weights, spec->slot);
+            assert_true(weight->strides[0] == 0 && weight->strides[1] == 0);
+            weight->strides[0] = rank == 2 ? extents[1] : 1;
+            weight->strides[1] = rank == 2;
+        }
+        evo_pack_destroy(s->pack);
+        OK(s->op->pack(s->plan, &s->weights, s->pack_memory, s->pack_size, NULL, &s->pack));
+        sample_mark_output(s);
+        OK(sample_run(s));
+        unsigned char *got = sample_output(s);
+        assert_memory_equal(got, want, s->out_bytes);
+        free(got);
+        free(want);
         sample_destroy(s);
     }
 }
@@ -557,6 +587,7 @@ int main(void) {
         cmocka_unit_test(test_info),
         cmocka_unit_test(test_flops_and_bytes),
         cmocka_unit_test(test_stride_of_one),
+        cmocka_unit_test(test_contiguous_weights),
         cmocka_unit_test(test_empty_work),
         cmocka_unit_test(test_context_goes_first),
         cmocka_unit_test(test_nothing_of_the_caller_is_kept),

@@ -98,14 +98,20 @@ static void test_choices(void **state) {
         OPM(divide),       OPM(mask_sides),    OPM(compute),    OPM(propagation),
         TRIMUL(direction), TRIMUL(gate_input), TRIMUL(compute), TRIMUL(propagation),
     };
+    static const int last[] = {
+        EVO_DIVIDE_AFTER, EVO_MASK_A_ONLY, EVO_COMPUTE_FP64, EVO_INFERENCE,
+        EVO_INCOMING,     EVO_GATE_RAW,    EVO_COMPUTE_FP64, EVO_INFERENCE,
+    };
     (void)state;
-    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
-        for (int wrong = -1; wrong <= 77; wrong += 78) {
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
+        const int wrong[] = { -1, last[i] + 1, 77 };
+        for (int w = 0; w < 3; w++) {
             union case_desc desc = samples[choices[i].op]->desc;
-            *AT(int, &desc, choices[i].at) = wrong;
+            *AT(int, &desc, choices[i].at) = wrong[w];
             REFUSED(plan_of(samples[choices[i].op], &desc), EVO_ERROR_INVALID_ARGUMENT, choices[i].name,
-                    number_text(wrong), "expected");
+                    number_text(wrong[w]), "expected");
         }
+    }
 }
 
 static void test_bits(void **state) {
@@ -557,10 +563,21 @@ static void test_weights(void **state) {
 }
 
 static void test_vector_strides(void **state) {
-    union case_weights weights = samples[EVO_OP_OPM]->weights;
     (void)state;
-    weights.opm.a_bias.strides[0] = weights.opm.a_bias.strides[1] = 1;
-    REFUSED(pack_of(samples[EVO_OP_OPM], &weights), EVO_ERROR_INVALID_LAYOUT, "a_bias", "strides[1]", "1", "expected");
+    for (int k = 0; k < SAMPLE_COUNT; k++) {
+        sample *s = samples[k];
+        for (int i = 0; i < s->op->spec_count; i++) {
+            const struct case_spec *spec = &s->op->specs[i];
+            if (spec->role != CASE_WEIGHT || s->memory[i] == NULL || strchr(spec->extents, ',') != NULL) continue;
+            char name[64];
+            snprintf(name, sizeof name, "%s", spec->name);
+            if (strchr(name, '.') != NULL) *strchr(name, '.') = '_';
+            union case_weights weights = s->weights;
+            evo_weight *weight = AT(evo_weight, &weights, spec->slot);
+            weight->strides[0] = weight->strides[1] = 1;
+            REFUSED(pack_of(s, &weights), EVO_ERROR_INVALID_LAYOUT, name, "strides[1]", "1", "expected");
+        }
+    }
 }
 
 static void test_unwanted_bias(void **state) {
