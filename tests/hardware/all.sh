@@ -61,11 +61,14 @@ for kernel in $(grep -A 3 "^device $device:" "$logs/report.txt" | sed -n 's/^   
     try "check-$(echo "$kernel" | tr / -)" "$evo" check --device "$device" --kernel "$kernel"
 done
 for dtype in fp32 bf16 fp16; do
-    for n in 33 129 777; do
+    # N, and channels that the CPU's fp64 reference does in seconds there.
+    for size in 33,128 129,128 777,32; do
+        n=${size%,*}
+        wide=${size#*,}
         try "repeat-$dtype-$n" "$evo" check --device "$device" \
-            --case "trimul(variant=alphafold2,direction=incoming,dtype=$dtype,n=$n,c_z=64,c=64,mask=random,runs=60)" \
-            --case "trimul(variant=alphafold2,direction=outgoing,dtype=$dtype,n=$n,c_z=128,c=128,mask=random,runs=60)" \
-            --case "opm(variant=alphafold2,dtype=$dtype,s=160,n=$n,c_m=64,c=32,c_z=128,mask=random,runs=60)"
+            --case "trimul(variant=alphafold2,direction=incoming,dtype=$dtype,n=$n,c_z=32,c=32,mask=random,runs=60)" \
+            --case "trimul(variant=alphafold2,direction=outgoing,dtype=$dtype,n=$n,c_z=$wide,c=$wide,mask=random,runs=60)" \
+            --case "opm(variant=alphafold2,dtype=$dtype,s=16,n=$n,c_m=64,c=$((wide / 4)),c_z=128,mask=random,runs=60)"
     done
 done
 for program in "$build"/tests/test_*; do
