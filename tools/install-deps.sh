@@ -12,7 +12,7 @@ sudo. When nothing is missing it prints nothing and asks for nothing.
   --all    also what `sh tools/test.sh --all` needs (clang-19 with its
            sanitizers and OpenMP runtime, clang-format-19, lld-19; python3-venv
            for a CUDA compiler from PyPI; CMake, gfortran and OpenMPI; abidiff,
-           Doxygen and git; gcovr; a cross compiler and an emulator for AArch64)
+           Doxygen and git; gcovr; ccache; a cross compiler and an emulator for AArch64)
   --list   print the packages' names and install nothing
   --help   this text
 USAGE
@@ -24,12 +24,13 @@ packages='gcc g++ libc6-dev binutils meson ninja-build pkg-config python3
 
 # What the long tests need: one compiler version for sanitizers and AMD's code objects, one for the formatting; venv for the
 # Python package, and for nvcc, which tools/test.sh takes from PyPI where the machine has none; the languages and build
-# systems of the suite `embed`; the binary interface; the documentation site; the coverage; AArch64.
+# systems of the suite `embed`; the binary interface; the documentation site; the coverage; a compiler cache; AArch64.
 extra='clang-19 libclang-rt-19-dev libomp-19-dev llvm-19 clang-format-19 lld-19 python3-venv
        cmake make gfortran libopenmpi-dev openmpi-bin
        abigail-tools git
        doxygen
        gcovr
+       ccache
        gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user'
 
 all=no

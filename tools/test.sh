@@ -143,14 +143,41 @@ check_format() {
         clang-format-19 --dry-run -Werror --ferror-limit=5 {} +
 }
 
+# Most steps compile the same files with the same gcc options: from a cache, where there is one, all but the first time. Only the
+# names of gcc lead to it: the builds by clang share nothing.
+use_ccache() {
+    ccache=$(command -v ccache) || return 0
+    rm -rf build-test-ccache
+    mkdir build-test-ccache || return 1
+    for name in cc gcc c++ g++; do ln -s "$ccache" "build-test-ccache/$name" || return 1; done
+    PATH=$PWD/build-test-ccache:$PATH
+    CCACHE_DIR=$("$ccache" --get-config cache_dir) # for tests with a HOME of their own
+    export CCACHE_DIR
+}
+
+# Environments for the Python package's tests, with PyTorch: gigabytes, which arrive while the first steps compile.
+# Modules are compiled when they are first imported, and so only those that are.
+python_environments() {
+    to=$PWD/build-test-python
+    rm -rf "$to"
+    mkdir -p "$to" || return 1
+    exec >"$to/log" 2>&1
+    python3 -m venv "$to/torch" && python3 -m venv "$to/before" &&
+        "$to/torch/bin/pip" install --quiet --no-compile numpy pytest 'torch==2.11.*' &&
+        "$to/before/bin/pip" install --quiet --no-compile numpy pytest
+}
+
 # The Python package as its users have it: built with pip, in an environment of its own. Then in one that is moved.
 python_package() {
     to=$PWD/build-test-python
-    rm -rf "$to"
-    mkdir -p "$to" && python3 -m venv "$to/torch" && python3 -m venv "$to/before" || return 1
+    if ! wait "$environments"; then
+        cat "$to/log"
+        return 1
+    fi
     CC=gcc "$to/torch/bin/pip" wheel --quiet --no-deps --wheel-dir "$to/wheel" . || return 1
-    "$to/torch/bin/pip" install --quiet "$to"/wheel/*.whl numpy pytest 'torch==2.11.*' || return 1
-    "$to/before/bin/pip" install --quiet "$to"/wheel/*.whl numpy pytest || return 1
+    for environment in torch before; do
+        "$to/$environment/bin/pip" install --quiet "$to"/wheel/*.whl || return 1
+    done
     mv "$to/before" "$to/after"
     (
         cd tests/python || exit 1 # nothing here is the package
@@ -265,6 +292,10 @@ if [ $all = no ]; then
     step 'gcc with assertions' build_and_test build-test gcc g++ -Dbuildtype=debugoptimized
     finish
 fi
+
+use_ccache || exit 1
+python_environments &
+environments=$! # step 'Python package' waits for it, and fails if it did
 
 step 'formatting' check_format
 step 'gcc release' build_and_test build-test-release gcc g++ -Dbuildtype=release
