@@ -225,22 +225,22 @@ template <int N> EVO_DEVICE void settle(float (&sums)[N]) {
                  : inputs)
 #define EVO_LIST(...) __VA_ARGS__
 
-/* Both operands in shared memory; TRANSPOSED: both row-major. */
+/* Both operands in shared memory; A and B TRANSPOSED: row-major. */
 #define EVO_MULTIPLY_SHARED(columns, count, names, a_, b_, p_, t_, ...)                                               \
-    template <int TYPE, int TRANSPOSED>                                                                               \
+    template <int TYPE, int A_TRANSPOSED, int B_TRANSPOSED = A_TRANSPOSED>                                            \
     EVO_DEVICE void multiply(float (&d)[count], uint64_t a, uint64_t b, int accumulate) {                             \
         if (TYPE == GPU_BF16)                                                                                         \
-            EVO_PRODUCT("bf16", columns, names, a_, b_, p_, t_ ", " t_,                                               \
-                        EVO_LIST("l"(a), "l"(b), "r"(accumulate), "n"(TRANSPOSED)), __VA_ARGS__);                     \
+            EVO_PRODUCT("bf16", columns, names, a_, b_, p_, t_,                                                       \
+                        EVO_LIST("l"(a), "l"(b), "r"(accumulate), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED)), __VA_ARGS__);                     \
         else                                                                                                          \
-            EVO_PRODUCT("f16", columns, names, a_, b_, p_, t_ ", " t_,                                                \
-                        EVO_LIST("l"(a), "l"(b), "r"(accumulate), "n"(TRANSPOSED)), __VA_ARGS__);                     \
+            EVO_PRODUCT("f16", columns, names, a_, b_, p_, t_,                                                        \
+                        EVO_LIST("l"(a), "l"(b), "r"(accumulate), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED)), __VA_ARGS__);                     \
     }
-EVO_MULTIPLY_SHARED("64", 32, EVO_NAMES_0, "%32", "%33", "%34", "%35", EVO_SUMS_32(0))
-EVO_MULTIPLY_SHARED("128", 64, EVO_NAMES_0 ", " EVO_NAMES_32, "%64", "%65", "%66", "%67", EVO_SUMS_32(0),
+EVO_MULTIPLY_SHARED("64", 32, EVO_NAMES_0, "%32", "%33", "%34", "%35, %36", EVO_SUMS_32(0))
+EVO_MULTIPLY_SHARED("128", 64, EVO_NAMES_0 ", " EVO_NAMES_32, "%64", "%65", "%66", "%67, %68", EVO_SUMS_32(0),
                     EVO_SUMS_32(32))
 EVO_MULTIPLY_SHARED("256", 128, EVO_NAMES_0 ", " EVO_NAMES_32 ", " EVO_NAMES_64 ", " EVO_NAMES_96, "%128", "%129",
-                    "%130", "%131", EVO_SUMS_32(0), EVO_SUMS_32(32), EVO_SUMS_32(64), EVO_SUMS_32(96))
+                    "%130", "%131, %132", EVO_SUMS_32(0), EVO_SUMS_32(32), EVO_SUMS_32(64), EVO_SUMS_32(96))
 
 /* a in registers, as load_fragments brings 16 rows a wave; b K-major. */
 #define EVO_MULTIPLY_REGISTERS(columns, count, names, a_, b_, p_, ...)                                                \

@@ -89,22 +89,29 @@ static const struct {
     CONTRACT(BF16_128_OUT) CONTRACT(BF16_128_IN) CONTRACT(BF16_256_OUT) CONTRACT(BF16_256_IN) CONTRACT(FP16_128_OUT)
         CONTRACT(FP16_128_IN) CONTRACT(FP16_256_OUT) CONTRACT(FP16_256_IN)
 #undef CONTRACT
-#define INSTANCE(type, c_z, c)                                                                                       \
+#define STREAM(type, tiles)                                                                                          \
+    [GPU_HOPPER_FINISH_STREAM_##type##_##tiles] = { "hopper/trimul_stream", "evo_hopper_stream_" #type "_" #tiles,   \
+                                                    3 * GPU_HOPPER_WARPGROUP, GPU_HOPPER_SHARED, 0 },
+            STREAM(BF16, 1) STREAM(BF16, 2) STREAM(FP16, 1) STREAM(FP16, 2)
+#undef STREAM
+#define INSTANCE(type, c_z, c, groups)                                                                               \
     [GPU_HOPPER_PROJECT_##type##_##c_z##_##c] = { "hopper/trimul_project",                                           \
                                                   "evo_hopper_project_" #type "_" #c_z "_" #c,                       \
-                                                  GPU_HOPPER_PROJECT_GROUPS * GPU_HOPPER_WARPGROUP,                  \
-                                                  GPU_HOPPER_SHARED, 0 },                                               \
+                                                  groups * GPU_HOPPER_WARPGROUP, GPU_HOPPER_SHARED, 0 },
+                GPU_HOPPER_PROJECT(INSTANCE)
+#undef INSTANCE
+#define INSTANCE(type, c_z, c)                                                                                       \
     [GPU_HOPPER_FINISH_##type##_##c_z##_##c] = { "hopper/trimul_finish", "evo_hopper_finish_" #type "_" #c_z "_" #c, \
                                                  GPU_HOPPER_FINISH_GROUPS * GPU_HOPPER_WARPGROUP,                    \
                                                  GPU_HOPPER_SHARED, 0 },
-            GPU_HOPPER_INSTANCES(INSTANCE)
+                    GPU_HOPPER_FINISH(INSTANCE)
 #undef INSTANCE
 #define INSTANCE(type, c_z, c)                                                                                       \
     [GPU_HOPPER_FINISH_FEW_##type##_##c_z##_##c] = { "hopper/trimul_finish",                                         \
                                                      "evo_hopper_finish_few_" #type "_" #c_z "_" #c,                 \
                                                      GPU_HOPPER_FEW_GROUPS * GPU_HOPPER_WARPGROUP,                   \
                                                      GPU_HOPPER_SHARED, 0 },
-                GPU_HOPPER_FEW(INSTANCE)
+                        GPU_HOPPER_FEW(INSTANCE)
 #undef INSTANCE
 #undef OF_THREADS
 };

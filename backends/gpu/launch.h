@@ -73,13 +73,20 @@ typedef enum gpu_function {
     GPU_HOPPER_CONTRACT_FP16_128_IN,
     GPU_HOPPER_CONTRACT_FP16_256_OUT,
     GPU_HOPPER_CONTRACT_FP16_256_IN,
-#define GPU_INSTANCE(type, c_z, c) GPU_HOPPER_PROJECT_##type##_##c_z##_##c, GPU_HOPPER_FINISH_##type##_##c_z##_##c,
-    GPU_HOPPER_INSTANCES(GPU_INSTANCE)
+    GPU_HOPPER_FINISH_STREAM_BF16_1, /* types and tiles in this order, likewise */
+    GPU_HOPPER_FINISH_STREAM_BF16_2,
+    GPU_HOPPER_FINISH_STREAM_FP16_1,
+    GPU_HOPPER_FINISH_STREAM_FP16_2,
+#define GPU_INSTANCE(type, c_z, c, groups) GPU_HOPPER_PROJECT_##type##_##c_z##_##c,
+    GPU_HOPPER_PROJECT(GPU_INSTANCE)
+#undef GPU_INSTANCE
+#define GPU_INSTANCE(type, c_z, c) GPU_HOPPER_FINISH_##type##_##c_z##_##c,
+    GPU_HOPPER_FINISH(GPU_INSTANCE)
 #undef GPU_INSTANCE
 #define GPU_INSTANCE(type, c_z, c) GPU_HOPPER_FINISH_FEW_##type##_##c_z##_##c,
-    GPU_HOPPER_FEW(GPU_INSTANCE)
+        GPU_HOPPER_FEW(GPU_INSTANCE)
 #undef GPU_INSTANCE
-        GPU_FUNCTION_COUNT
+            GPU_FUNCTION_COUNT
 } gpu_function;
 
 enum {

@@ -15,57 +15,55 @@ enum {
     PROJECT_KERNEL = 0, /* places in evo_form's tuning */
     PROJECT_GROUPS = 1,
     FINISH_KERNEL = 2,
-    FINISH_COLUMNS = 3
+    FINISH_COLUMNS = 3,
+    FINISH_STAGES = 4 /* of streamed weights; 0: the kernel keeps them */
 };
 
 /* Kernels of project and finish by type and widths; `few`: those of finish for few tiles a multiprocessor. */
 typedef struct instance {
     int dtype;
     int64_t c_z, c;
-    gpu_function project, finish;
+    gpu_function function;
 } instance;
 
-static const instance usual[] = {
-#define INSTANCE(type, c_z, c)                                                                                   \
-    { EVO_##type, c_z, c, GPU_HOPPER_PROJECT_##type##_##c_z##_##c, GPU_HOPPER_FINISH_##type##_##c_z##_##c },
-    GPU_HOPPER_INSTANCES(INSTANCE)
+static const instance of_project[] = {
+#define INSTANCE(type, c_z, c, groups) { EVO_##type, c_z, c, GPU_HOPPER_PROJECT_##type##_##c_z##_##c },
+    GPU_HOPPER_PROJECT(INSTANCE)
+#undef INSTANCE
+};
+static const instance of_finish[] = {
+#define INSTANCE(type, c_z, c) { EVO_##type, c_z, c, GPU_HOPPER_FINISH_##type##_##c_z##_##c },
+    GPU_HOPPER_FINISH(INSTANCE)
 #undef INSTANCE
 };
 static const instance few[] = {
-#define INSTANCE(type, c_z, c)                                                                                       \
-    { EVO_##type, c_z, c, GPU_HOPPER_PROJECT_##type##_##c_z##_##c, GPU_HOPPER_FINISH_FEW_##type##_##c_z##_##c },
+#define INSTANCE(type, c_z, c) { EVO_##type, c_z, c, GPU_HOPPER_FINISH_FEW_##type##_##c_z##_##c },
     GPU_HOPPER_FEW(INSTANCE)
 #undef INSTANCE
 };
 
+#define FIND(table, d, c) find(table, sizeof table / sizeof *table, d, c)
 static const instance *find(const instance *table, size_t count, const evo_trimul_desc *d, int64_t c) {
     for (size_t i = 0; i < count; i++)
-        if (table[i].dtype == (int)d->z.dtype && table[i].c_z == d->c_z && table[i].c == c && d->c_out == d->c_z)
-            return &table[i];
+        if (table[i].dtype == (int)d->z.dtype && table[i].c_z == d->c_z && table[i].c == c) return &table[i];
     return NULL;
-}
-
-static const instance *find_usual(const evo_trimul_desc *d, int64_t c) {
-    return find(usual, sizeof usual / sizeof *usual, d, c);
 }
 
 static int64_t count_tiles(const evo_trimul_desc *d, int64_t batch) {
     return gpu_blocks(d->n, GPU_HOPPER_POSITIONS) * d->n * batch;
 }
 
-/* Blocks that share a tile of project's, where tiles are fewer than multiprocessors: the kernel is that for fewer channels. */
+/*
+ * Blocks that share a tile of project's, each with the kernel of its part of the channels: as few as there are kernels for, more
+ * where tiles are fewer than multiprocessors. 0: no kernel has these widths.
+ */
 static int64_t column_groups(const evo_device *device, const evo_trimul_desc *d, int64_t batch) {
-    int64_t groups = 1;
-    while (2 * groups * count_tiles(d, batch) <= gpu_device_properties(device)->compute_units &&
-           find_usual(d, d->c / (2 * groups)))
-        groups *= 2;
-    return groups;
-}
-
-/* That for few tiles, if there is one and the tiles of `batch` entries are few. */
-static const instance *find_few(const evo_device *device, const evo_trimul_desc *d, int64_t batch) {
-    const int64_t most = GPU_HOPPER_FEW_TILES * (int64_t)gpu_device_properties(device)->compute_units;
-    return count_tiles(d, batch) > most ? NULL : find(few, sizeof few / sizeof *few, d, d->c);
+    int64_t best = 0;
+    for (int64_t groups = 1; groups <= GPU_HOPPER_MOST_WIDTH / 32; groups++)
+        if (d->c % groups == 0 && FIND(of_project, d, d->c / groups) &&
+            (!best || groups * count_tiles(d, batch) <= gpu_device_properties(device)->compute_units))
+            best = groups;
+    return best;
 }
 
 static bool is_fp16(const evo_trimul_desc *d) {
@@ -276,6 +274,34 @@ static int64_t persistent(const evo_call *call, int64_t wanted) {
     return wanted < most ? wanted : most;
 }
 
+/* What a block of finish with streamed weights has shared memory for beside `tiles` tiles: stages of the ring. */
+static int64_t ring_stages(const evo_trimul_desc *d, int64_t tiles) {
+    const int64_t block = 64 * 64 * ELEMENT, stage = GPU_HOPPER_STREAM_COLUMNS * 64 * ELEMENT,
+                  channels = gpu_round(d->c_out, GPU_HOPPER_STREAM_COLUMNS);
+    const int64_t fixed = tiles * (gpu_blocks(d->c, 64) + gpu_blocks(d->c_z, 64)) * block /* t, z */
+                          + 2 * (GPU_HOPPER_STREAM_COLUMNS / 64) * block                  /* outputs */
+                          + channels * (2 * 16 + (int64_t)sizeof(float)) + 4 * 8;         /* biases, scales, barriers */
+    return (GPU_HOPPER_SHARED - fixed) / (stage + 2 * 8);
+}
+
+/* Fills in the kernel of finish: one that keeps its weights, for few tiles or usual ones, else one that streams them. */
+static void choose_finish(const evo_device *device, const evo_trimul_desc *d, int64_t batch, evo_form *form) {
+    const int64_t tiles = count_tiles(d, batch), units = gpu_device_properties(device)->compute_units;
+    const instance *fewer = tiles > GPU_HOPPER_FEW_TILES * units ? NULL : FIND(few, d, d->c),
+                   *usual = FIND(of_finish, d, d->c);
+    if (d->c_out == d->c_z && (fewer || usual)) {
+        form->tuning[FINISH_KERNEL] = (fewer ? fewer : usual)->function;
+        form->tuning[FINISH_COLUMNS] = fewer ? GPU_HOPPER_FEW_COLUMNS : GPU_HOPPER_FINISH_COLUMNS;
+        form->tuning[FINISH_STAGES] = 0;
+        return;
+    }
+    const int64_t two = ring_stages(d, 2) >= GPU_HOPPER_STREAM_STAGES && tiles > units;
+    form->tuning[FINISH_KERNEL] =
+        (is_fp16(d) ? GPU_HOPPER_FINISH_STREAM_FP16_1 : GPU_HOPPER_FINISH_STREAM_BF16_1) + two;
+    form->tuning[FINISH_COLUMNS] = GPU_HOPPER_STREAM_COLUMNS;
+    form->tuning[FINISH_STAGES] = ring_stages(d, 1 + two);
+}
+
 static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
     const evo_trimul_desc *d = &problem->desc.trimul;
     const int64_t n = d->n > 0 ? d->n : 1, all = d->batch > 0 ? d->batch : 1;
@@ -294,17 +320,18 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     form->compute = d->compute;
     form->pack_layout = GPU_LAYOUT_HOPPER + (d->gate_input == EVO_GATE_RAW ? 1u : 0u) + (is_fp16(d) ? 2u : 0u);
     form->pack_size = (size_t)map_weights(d, NULL, &unused);
-    const int64_t groups = d->n > 0 ? column_groups(device, d, batch) : 1;
-    const instance *fewer = find_few(device, d, batch);
-    const gpu_function project_kernel = find_usual(d, d->c / groups)->project;
-    const gpu_function finish_kernel = (fewer ? fewer : find_usual(d, d->c))->finish;
+    const int64_t groups = column_groups(device, d, batch);
+    const gpu_function project_kernel = FIND(of_project, d, d->c / groups)->function;
     form->tuning[PROJECT_KERNEL] = project_kernel;
     form->tuning[PROJECT_GROUPS] = groups;
-    form->tuning[FINISH_KERNEL] = finish_kernel;
-    form->tuning[FINISH_COLUMNS] = fewer ? GPU_HOPPER_FEW_COLUMNS : GPU_HOPPER_FINISH_COLUMNS;
-    const gpu_function functions[] = { GPU_HOPPER_PACK_BF16, GPU_HOPPER_PACK_FP16, GPU_HOPPER_PACK_SIDES,
-                                       GPU_TRIMUL_MASK_MAX,  project_kernel,       contract_kernel(d),
-                                       finish_kernel };
+    choose_finish(device, d, batch, form);
+    const gpu_function functions[] = { GPU_HOPPER_PACK_BF16,
+                                       GPU_HOPPER_PACK_FP16,
+                                       GPU_HOPPER_PACK_SIDES,
+                                       GPU_TRIMUL_MASK_MAX,
+                                       project_kernel,
+                                       contract_kernel(d),
+                                       (gpu_function)form->tuning[FINISH_KERNEL] };
     return gpu_load(device, functions, (int)(sizeof functions / sizeof *functions));
 }
 
@@ -339,9 +366,10 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
     if (status == EVO_OK) status = map_matrix(call, w.project, 4 * d->c, d->c_z, 64, &params.weight);
     if (status == EVO_OK) status = map_ab(call, &to, batch, 1, 32, &params.ab);
     if (status != EVO_OK) return status;
-    const int64_t groups = params.column_groups, blocks = persistent(call, count_tiles(d, batch) * groups);
-    return gpu_launch_early(call, (gpu_function)call->form->tuning[PROJECT_KERNEL], blocks / groups * groups, &params,
-                            sizeof params);
+    const int64_t groups = params.column_groups,
+                  teams = persistent(call, count_tiles(d, batch) * groups) / groups; /* of blocks that share a tile */
+    return gpu_launch_early(call, (gpu_function)call->form->tuning[PROJECT_KERNEL], (teams ? teams : 1) * groups,
+                            &params, sizeof params);
 }
 
 static evo_status contract(const evo_call *call, const evo_tile *tile) {
@@ -379,9 +407,11 @@ static evo_status finish(const evo_call *call, const evo_tile *tile) {
         .bias = w.out_bias,
         .n = (int32_t)d->n,
         .rows = (int32_t)(batch * d->n),
+        .c = (int32_t)d->c,
+        .c_z = (int32_t)d->c_z,
         .c_out = (int32_t)d->c_out,
         .whole_blocks = (int32_t)from.whole,
-        .column_groups = 1,
+        .stages = (int32_t)call->form->tuning[FINISH_STAGES],
         .raw_gate = d->gate_input == EVO_GATE_RAW,
         .has_residual = d->residual.dtype != EVO_NONE,
         .eps = (float)d->layer_norm_eps,
@@ -391,7 +421,8 @@ static evo_status finish(const evo_call *call, const evo_tile *tile) {
         .out_scale = w.out_scale,
     };
     const int columns = (int)call->form->tuning[FINISH_COLUMNS];
-    evo_status status = map_t(call, &from, &tile->batch, (int)d->c, 1, &params.t_main, &params.t_tail);
+    evo_status status =
+        map_t(call, &from, &tile->batch, params.stages ? 64 : (int)d->c, 1, &params.t_main, &params.t_tail);
     if (status == EVO_OK) status = map_positions(call, &d->z, args->z, &tile->batch, d->c_z, &params.z);
     if (status == EVO_OK) status = map_matrix(call, w.out, d->c_out, d->c, columns, &params.weight);
     if (status == EVO_OK) status = map_matrix(call, w.gate, d->c_out, d->c_z, columns, &params.gate_weight);
@@ -440,8 +471,11 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
                          evo_dtype_name(tensors[t]->dtype));
             return false;
         }
-    if (!find_usual(d, d->c)) {
-        evo_text_add(why, "takes c_z and c of 32, 64 and 128, and c_out equal to c_z");
+    if (!column_groups(device, d, 1) || d->c > GPU_HOPPER_MOST_WIDTH || d->c_out % 8 ||
+        d->c_out > GPU_HOPPER_MOST_WIDTH) {
+        evo_text_add(
+            why, "takes c_z of 32, 64, 128, 256 and 384, c of multiples of 32 and c_out of multiples of 8, both to %d",
+            GPU_HOPPER_MOST_WIDTH);
         return false;
     }
     if (d->n > 1 << 15) {

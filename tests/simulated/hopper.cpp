@@ -408,8 +408,8 @@ void hopper::issue(void *const *lanes) {
     if (own.running->wave / 4 * 4 + 4 > waves.size()) own.fail("a product of less than four waves");
 
     std::vector<uint64_t> &sequence = agreed[own.running->wave / 4];
-    const uint64_t word = (first.a ? 0 : first.a_operand * 31) + first.b_operand * 37 + first.count * 4u +
-                          first.transposed * 2u + first.accumulate;
+    const uint64_t word = (first.a ? 0 : first.a_operand * 31) + first.b_operand * 37 + first.count * 8u +
+                          first.a_transposed * 4u + first.b_transposed * 2u + first.accumulate;
     if (w.issued == sequence.size()) sequence.push_back(word);
     if (sequence[w.issued++] != word) own.fail("waves of a warpgroup multiply different things");
 
@@ -467,9 +467,9 @@ static float number_of(const unsigned char *bytes, bool half) {
 
 /* Calls set(row, k, number) with rows first ... first + rows - 1 of an operand, counted from 0. */
 template <class SET>
-void hopper::read_operand(const product &p, uint64_t operand, unsigned first, unsigned rows, SET set) {
+void hopper::read_operand(const product &p, uint64_t operand, bool transposed, unsigned first, unsigned rows, SET set) {
     const product_lane &how = p.lanes[0];
-    if (how.transposed) {
+    if (transposed) {
         for (unsigned k = 0; k < 16; k++)
             for (unsigned row = 0; row < rows; row += 8) {
                 const unsigned char *chunk = operand_chunk(operand, true, first + row, k, p.where);
@@ -509,12 +509,12 @@ void hopper::execute(matrix_wave &w) {
     float a[16][16];
     bool finite = true;
     w.queue.pop_front();
-    read_operand(p, how.b_operand, 0, columns, [&](unsigned row, unsigned k, float number) {
+    read_operand(p, how.b_operand, how.b_transposed, 0, columns, [&](unsigned row, unsigned k, float number) {
         b[k][row] = static_cast<double>(number);
         finite = finite && std::isfinite(number);
     });
     if (!how.a)
-        read_operand(p, how.a_operand, wave_in_group * 16, 16,
+        read_operand(p, how.a_operand, how.a_transposed, wave_in_group * 16, 16,
                      [&](unsigned row, unsigned k, float n) { a[row][k] = n; });
     for (unsigned row = 0; how.a && row < 16; row++)
         for (unsigned k = 0; k < 16; k++) { /* as mma_m16n8k16 */

@@ -28,7 +28,7 @@ struct product_lane {
     const uint32_t *a; /* four registers; nullptr: shared memory */
     uint64_t a_operand, b_operand;
     unsigned count;
-    bool half, transposed, accumulate; /* half: fp16, else bf16 */
+    bool half, a_transposed, b_transposed, accumulate; /* half: fp16, else bf16 */
 };
 
 /** The sums of a wave's products that are under way. */
@@ -163,7 +163,8 @@ class hopper : public beside {
     bool step_store();
     const unsigned char *operand_chunk(uint64_t operand, bool transposed, unsigned index, unsigned k,
                                        const site &where);
-    template <class SET> void read_operand(const product &p, uint64_t operand, unsigned first, unsigned rows, SET set);
+    template <class SET>
+    void read_operand(const product &p, uint64_t operand, bool transposed, unsigned first, unsigned rows, SET set);
     void execute(matrix_wave &w);
     void issue(void *const *lanes);
     void wait_for_products(size_t groups_to_leave);

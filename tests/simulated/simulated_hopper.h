@@ -167,16 +167,18 @@ template <int N> EVO_DEVICE void products_wait(EVO_SITE) {
 }
 template <int N> EVO_DEVICE void settle(float (&)[N]) {
 }
-template <int TYPE, int TRANSPOSED, int COUNT>
+template <int TYPE, int A_TRANSPOSED, int B_TRANSPOSED = A_TRANSPOSED, int COUNT>
 EVO_DEVICE void multiply(float (&d)[COUNT], uint64_t a, uint64_t b, int accumulate, EVO_SITE) {
     static_assert(COUNT == 32 || COUNT == 64 || COUNT == 128, "columns of a product");
-    EVO_HOPPER.multiply({ d, nullptr, a, b, COUNT, TYPE == GPU_FP16, TRANSPOSED != 0, accumulate != 0 },
-                        { "wgmma", file, line });
+    EVO_HOPPER.multiply(
+        { d, nullptr, a, b, COUNT, TYPE == GPU_FP16, A_TRANSPOSED != 0, B_TRANSPOSED != 0, accumulate != 0 },
+        { "wgmma", file, line });
 }
 template <int TYPE, int COUNT>
 EVO_DEVICE void multiply(float (&d)[COUNT], const uint32_t (&a)[4], uint64_t b, int accumulate, EVO_SITE) {
     static_assert(COUNT == 32 || COUNT == 64, "columns of a product");
-    EVO_HOPPER.multiply({ d, a, 0, b, COUNT, TYPE == GPU_FP16, false, accumulate != 0 }, { "wgmma", file, line });
+    EVO_HOPPER.multiply({ d, a, 0, b, COUNT, TYPE == GPU_FP16, false, false, accumulate != 0 },
+                        { "wgmma", file, line });
 }
 
 #endif

@@ -67,11 +67,20 @@ static void test_refusals(void **state) {
     d.c_z = 96;
     refuse(d, "c_z");
     d = usual();
-    d.c = 40;
+    d.c_z = d.c_out = 512;
     refuse(d, "c_z");
     d = usual();
-    d.c_out = 64;
+    d.c = 40;
+    refuse(d, "multiples of 32");
+    d = usual();
+    d.c = 416;
+    refuse(d, "384");
+    d = usual();
+    d.c_out = 60;
     refuse(d, "c_out");
+    d = usual();
+    d.c_out = 392;
+    refuse(d, "384");
     d = usual();
     d.n = 40000;
     refuse(d, "32768");
@@ -129,6 +138,48 @@ static void test_widths(void **state) {
     for (size_t i = 6; i < COUNT(widths); i++) judge_both(widths[i], "n=9,b=11", seed, 4);
     judge_both("c_z=64,c=128", "n=1", seed, 2);
     judge_both("c_z=64,c=128", "n=2", seed, 2);
+}
+
+/*
+ * Widths whose finish streams its weights: with tiles of a block of its own (fewer than six), or one a warpgroup, where three
+ * stages fit beside two, an odd number of them too, so that a warpgroup has none; one to three chunks of output channels, whole
+ * and not; one to six blocks of k, whole and half; project by one to twelve blocks a tile.
+ */
+static void test_streamed(void **state) {
+    static const struct {
+        const char *widths, *rest;
+    } cases[] = {
+        { "c_z=256,c=256", "n=3" },
+        { "c_z=256,c=256", "n=7,residual=1" },
+        { "c_z=384,c=384", "n=3" },
+        { "c_z=384,c=384", "n=7,residual=1" },
+        { "c_z=256,c=384", "n=7" },
+        { "c_z=384,c=256", "n=7,alias=input" },
+        { "c_z=32,c=256", "n=9" },
+        { "c_z=32,c=384", "n=9" },
+        { "c_z=64,c=256", "n=9" },
+        { "c_z=64,c=384", "n=9" },
+        { "c_z=128,c=256", "n=9" },
+        { "c_z=128,c=384", "n=9" },
+        { "c_z=256,c=32", "n=9,variant=mean" },
+        { "c_z=256,c=64", "n=9" },
+        { "c_z=256,c=128", "n=9,residual=1,alias=both" },
+        { "c_z=384,c=32", "n=9" },
+        { "c_z=384,c=64", "n=9" },
+        { "c_z=384,c=128", "n=9,mask=large,mask_dtype=fp32" },
+        { "c_z=128,c=96", "n=9" },
+        { "c_z=64,c=160", "n=9,residual=1" },
+        { "c_z=384,c=32,c_out=8", "n=6" },
+        { "c_z=128,c=128,c_out=384", "n=9,residual=1" },
+        { "c_z=32,c=64,c_out=200", "n=65,residual=1" },
+        { "c_z=384,c=384,c_out=128", "n=3" },
+        { "c_z=64,c=32,c_out=64", "n=7,layout=padded,b=2" },
+    };
+    const uint64_t seed = test_seed(44);
+    (void)state;
+    if (!has_tier) skip();
+    for (size_t i = 0; i < COUNT(cases); i++) judge_both(cases[i].widths, cases[i].rest, seed + i, 4);
+    for (size_t i = 0; i < COUNT(cases) && !is_slow(); i++) judge_both(cases[i].widths, "n=77,runs=3,b=2", seed, 4);
 }
 
 /* Each size of contract's tiles, whole and ragged; rows of t with and without a rest; pitches of 8, 16, 32, 64. */
@@ -218,13 +269,10 @@ static int setup(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_elsewhere),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_widths),
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_special_values),
-        cmocka_unit_test(test_batches_and_graphs),
+        cmocka_unit_test(test_elsewhere),      cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_widths),         cmocka_unit_test(test_streamed),
+        cmocka_unit_test(test_sizes),          cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_special_values), cmocka_unit_test(test_batches_and_graphs),
     };
     if (test_device_missing()) return TEST_SKIPPED;
     if (strcmp(test_device(), "cpu") == 0) {

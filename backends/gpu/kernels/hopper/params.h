@@ -11,24 +11,37 @@
 #include "backends/gpu/kernels/params.h"
 
 enum {
-    GPU_HOPPER_WARPGROUP = 128,    /* threads */
-    GPU_HOPPER_POSITIONS = 64,     /* of one row: what a warpgroup takes through project and finish */
-    GPU_HOPPER_PROJECT_GROUPS = 3, /* warpgroups of a block */
-    GPU_HOPPER_FINISH_GROUPS = 3,
+    GPU_HOPPER_WARPGROUP = 128,     /* threads */
+    GPU_HOPPER_POSITIONS = 64,      /* of one row: what a warpgroup takes through project and finish */
+    GPU_HOPPER_FINISH_GROUPS = 3,   /* warpgroups of a block */
     GPU_HOPPER_FINISH_COLUMNS = 64, /* output channels at once */
     GPU_HOPPER_FEW_GROUPS = 2,
     GPU_HOPPER_FEW_COLUMNS = 128,
-    GPU_HOPPER_FEW_TILES = 16,     /* a multiprocessor: at most so many are few */
+    GPU_HOPPER_FEW_TILES = 16, /* a multiprocessor: at most so many are few */
+    GPU_HOPPER_STREAM_COLUMNS = 128,
+    GPU_HOPPER_STREAM_STAGES = 3, /* of the ring, at least, or else blocks take fewer positions */
+    GPU_HOPPER_MOST_WIDTH = 384,
     GPU_HOPPER_ROWS = 128,         /* rows of t of a block of contract */
     GPU_HOPPER_SHARED = 227 * 1024 /* bytes a block may have */
 };
 
-/* Instances of project and finish: X(type, c_z, c), with c_out = c_z. */
-#define GPU_HOPPER_WIDTHS(X, type)                                                                                    \
+/*
+ * Instances of project: X(type, c_z, c, warpgroups of a block). For more channels several blocks share a tile, each with the
+ * instance of its part of them: c is a multiple of 32.
+ */
+#define GPU_HOPPER_PROJECT_OF(X, type)                                                                                \
+    X(type, 32, 32, 3)                                                                                                \
+    X(type, 32, 64, 3) X(type, 32, 128, 3) X(type, 64, 32, 3) X(type, 64, 64, 3) X(type, 64, 128, 3)                  \
+        X(type, 128, 32, 3) X(type, 128, 64, 3) X(type, 128, 128, 3) X(type, 256, 32, 2) X(type, 256, 64, 2)          \
+            X(type, 384, 32, 2)
+#define GPU_HOPPER_PROJECT(X) GPU_HOPPER_PROJECT_OF(X, BF16) GPU_HOPPER_PROJECT_OF(X, FP16)
+
+/* Instances of finish that keep their weights: X(type, c_z, c), with c_out = c_z. All other widths stream them. */
+#define GPU_HOPPER_FINISH_OF(X, type)                                                                                 \
     X(type, 32, 32)                                                                                                   \
     X(type, 32, 64) X(type, 32, 128) X(type, 64, 32) X(type, 64, 64) X(type, 64, 128) X(type, 128, 32)                \
         X(type, 128, 64) X(type, 128, 128)
-#define GPU_HOPPER_INSTANCES(X) GPU_HOPPER_WIDTHS(X, BF16) GPU_HOPPER_WIDTHS(X, FP16)
+#define GPU_HOPPER_FINISH(X) GPU_HOPPER_FINISH_OF(X, BF16) GPU_HOPPER_FINISH_OF(X, FP16)
 
 /* Further ones of finish, for few tiles a multiprocessor: fewer warpgroups, each with more channels at once. */
 #define GPU_HOPPER_FEW(X)                                                                                             \
@@ -95,16 +108,16 @@ typedef struct gpu_hopper_contract_params {
     int32_t unused;
 } gpu_hopper_contract_params;
 
-/* evo_hopper_finish_*: the output; grid x: persistent blocks, a multiple of column_groups. */
+/* evo_hopper_finish_*: the output; grid x: persistent blocks. */
 typedef struct gpu_hopper_finish_params {
-    gpu_tensor_map t_main, t_tail; /* as above, boxes of all c (at most 256) of one block */
-    gpu_tensor_map z;              /* as project's */
-    gpu_tensor_map weight;         /* [2 c_out][c or c_z]: the projection, then the gate */
-    gpu_tensor_map gate_weight;
-    gpu_tensor_map residual, out; /* [batch, N, N, c_out], boxes of 64 x 64 */
-    const uint64_t *bias;         /* [2 c_out][2] */
-    int32_t n, rows, c_out;
-    int32_t whole_blocks, column_groups;
+    gpu_tensor_map t_main, t_tail;      /* as above, boxes of all c of one block; for streamed weights of 64 */
+    gpu_tensor_map z;                   /* as project's */
+    gpu_tensor_map weight, gate_weight; /* [c_out][c], [c_out][c_z] */
+    gpu_tensor_map residual, out;       /* [batch, N, N, c_out], boxes of 64 x 64 */
+    const uint64_t *bias;               /* [2 c_out][2] */
+    int32_t n, rows, c, c_z, c_out;
+    int32_t whole_blocks;
+    int32_t stages; /* of streamed weights */
     int32_t raw_gate, has_residual;
     float eps, t_scale;
     const float *largest, *mask_scale, *out_scale; /* fp16; out_scale [c_out] */

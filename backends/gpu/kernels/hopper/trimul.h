@@ -90,6 +90,34 @@ EVO_DEVICE float gated(float value, float exponent) {
     return value * hardware_reciprocal(1.0f + hardware_exp2(exponent));
 }
 
+/* Channels from `channel` on of a wave's 16 positions into the output tile, on top of the residual that lies there. */
+template <int TYPE, int COUNT>
+EVO_DEVICE void write_outputs(const float (&y)[COUNT], const float (&gate)[COUNT], const float *scale,
+                              bool has_residual, int channel, uint32_t tile, int wave, int lane) {
+    EVO_UNROLL
+    for (int m = 0; m < COUNT / 4; m += 2) { /* 16 channels */
+        const int at = channel + m * 8;
+        const uint32_t place = tile + at / 64 * BLOCK_BYTES + swizzled(wave * 16 + lane % 16, at % 64 / 8 + lane / 16);
+        uint32_t r[4], added[4];
+        if (has_residual) load_fragments(added, place);
+        EVO_UNROLL
+        for (int e = 0; e < 4; e++) {
+            const int i = m * 4 + e * 2;
+            float low = gated(y[i], gate[i]), high = gated(y[i + 1], gate[i + 1]);
+            if (TYPE == GPU_FP16) {
+                low *= scale[at + e / 2 * 8 + lane % 4 * 2];
+                high *= scale[at + e / 2 * 8 + lane % 4 * 2 + 1];
+            }
+            if (has_residual) {
+                low += low_of<TYPE>(added[e]);
+                high += high_of<TYPE>(added[e]);
+            }
+            r[e] = pack<TYPE>(low, high);
+        }
+        store_fragments(place, r);
+    }
+}
+
 /* A's side of the product that adds the biases: ones at k = 0, 1 of both halves, see gpu_hopper_pack_params. */
 template <int TYPE> EVO_DEVICE uint32_t bias_ones(int lane) {
     return lane % 4 ? 0u : TYPE == GPU_BF16 ? 0x3f803f80u : 0x3c003c00u;

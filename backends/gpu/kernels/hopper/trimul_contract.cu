@@ -108,6 +108,7 @@ EVO_DEVICE void multiply_stages(contract_ring &ring, int steps, int group, bool 
 template <int COLUMNS> EVO_DEVICE void skip_stages(contract_ring &ring, int steps, bool releases) {
     for (int k = 0; k < steps; k++) {
         barrier_wait(ring.full + ring.stage * 8, ring.parity);
+        wave_barrier(); /* all lanes have seen it */
         if (releases) barrier_arrive(ring.empty + ring.stage * 8);
         if (++ring.stage == contract_shared<COLUMNS>::STAGES) {
             ring.stage = 0;

@@ -19,47 +19,16 @@ template <int T_STEPS, int Z_STEPS, int CHUNKS, int COLUMNS, int GROUPS> struct 
     float scale[CHUNKS * COLUMNS]; /* fp16: what undoes that of the rows of W_o */
 };
 
-/* Channels from `channel` on of a wave's 16 positions into the output tile, on top of the residual that lies there. */
-template <int TYPE, int COUNT>
-EVO_DEVICE void write_outputs(const float (&y)[COUNT], const float (&gate)[COUNT], const float *scale,
-                              bool has_residual, int channel, uint32_t tile, int wave, int lane) {
-    EVO_UNROLL
-    for (int m = 0; m < COUNT / 4; m += 2) { /* 16 channels */
-        const int at = channel + m * 8;
-        const uint32_t place = tile + at / 64 * BLOCK_BYTES + swizzled(wave * 16 + lane % 16, at % 64 / 8 + lane / 16);
-        uint32_t r[4], added[4];
-        if (has_residual) load_fragments(added, place);
-        EVO_UNROLL
-        for (int e = 0; e < 4; e++) {
-            const int i = m * 4 + e * 2;
-            float low = gated(y[i], gate[i]), high = gated(y[i + 1], gate[i + 1]);
-            if (TYPE == GPU_FP16) {
-                low *= scale[at + e / 2 * 8 + lane % 4 * 2];
-                high *= scale[at + e / 2 * 8 + lane % 4 * 2 + 1];
-            }
-            if (has_residual) {
-                low += low_of<TYPE>(added[e]);
-                high += high_of<TYPE>(added[e]);
-            }
-            r[e] = pack<TYPE>(low, high);
-        }
-        store_fragments(place, r);
-    }
-}
-
 template <int TYPE, int T_STEPS, int Z_STEPS, int CHUNKS, int COLUMNS, int GROUPS>
 EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
     using shared_t = finish_shared<T_STEPS, Z_STEPS, CHUNKS, COLUMNS, GROUPS>;
     constexpr int T_BLOCKS = blocks_of(T_STEPS), Z_BLOCKS = blocks_of(Z_STEPS), OUTS = shared_t::OUTS;
-    constexpr int T_BYTES = T_STEPS * 16 * 128, T_BOXES = T_STEPS > 16 ? 2 : 1,
-                  TILE_BYTES = shared_t::OUT_BLOCKS * BLOCK_BYTES;
+    constexpr int T_BYTES = T_STEPS * 16 * 128, TILE_BYTES = shared_t::OUT_BLOCKS * BLOCK_BYTES;
     constexpr int WRITTEN_BARRIER = 1, READ_BARRIER = 1 + GROUPS;
     shared_t &s = *reinterpret_cast<shared_t *>(raw);
     const int group = warpgroup_number(), thread = thread_x() % WARPGROUP, wave = thread / 32, lane = thread % 32;
     const int tiles = (p.n + GPU_HOPPER_POSITIONS - 1) / GPU_HOPPER_POSITIONS * p.rows;
-    const int first_channel = static_cast<int>(block_x()) % p.column_groups * CHUNKS * COLUMNS;
-    const int block = static_cast<int>(block_x()) / p.column_groups;
-    const int blocks = static_cast<int>(block_count_x()) / p.column_groups, stride = blocks * GROUPS;
+    const int block = static_cast<int>(block_x()), blocks = static_cast<int>(block_count_x()), stride = blocks * GROUPS;
     const uint32_t t = shared_address(s.t[group]), z = shared_address(s.z[group]), outs = shared_address(s.out[group]);
     const uint32_t full = shared_address(&s.full[group]), residual_full = shared_address(&s.residual_full[group]);
     const uint32_t weight_full = shared_address(&s.weight_full);
@@ -75,19 +44,19 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
     }
     /* The pack is older than the kernel ahead. */
     for (int i = thread_x(); i < 2 * CHUNKS * COLUMNS * 2; i += GROUPS * WARPGROUP) {
-        const int which = i / (CHUNKS * COLUMNS * 2), row = first_channel + i / 2 % (CHUNKS * COLUMNS);
-        write_shared(&s.bias[which][i / 2 % (CHUNKS * COLUMNS)][i % 2],
+        const int which = i / (CHUNKS * COLUMNS * 2), row = i / 2 % (CHUNKS * COLUMNS);
+        write_shared(&s.bias[which][row][i % 2],
                      row < p.c_out ? p.bias[(which * p.c_out + row) * 2 + i % 2] : uint64_t(0));
     }
     for (int i = thread_x(); TYPE == GPU_FP16 && i < CHUNKS * COLUMNS; i += GROUPS * WARPGROUP)
-        s.scale[i] = first_channel + i < p.c_out ? p.out_scale[first_channel + i] : 0.0f;
+        s.scale[i] = i < p.c_out ? p.out_scale[i] : 0.0f;
     fence_async();
     block_barrier();
     let_next_kernel_start();
     if (thread_x() == 0) {
         barrier_expect(weight_full, sizeof s.weight + sizeof s.gate_weight);
         for (int q = 0; q < CHUNKS; q++) {
-            const int row = first_channel + q * COLUMNS;
+            const int row = q * COLUMNS;
             for (int k = 0; k < T_BLOCKS; k++)
                 bulk_load(shared_address(s.weight[q][k]), p.weight, weight_full, k * 64, row, 0);
             for (int k = 0; k < Z_BLOCKS; k++)
@@ -103,14 +72,10 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
 
     auto fetch = [&](const position_tile &next) {
         barrier_expect(full, T_BYTES + Z_BLOCKS * BLOCK_BYTES);
-        EVO_UNROLL
-        for (int b = 0; b < T_BOXES; b++) {
-            const int channel = b * (T_STEPS * 16 / T_BOXES);
-            if (next.block < p.whole_blocks)
-                bulk_load(t + channel * 128, p.t_main, full, 0, channel, next.block, next.i, next.batch);
-            else
-                bulk_load(t + channel * 128, p.t_tail, full, 0, channel, 0, next.i, next.batch);
-        }
+        if (next.block < p.whole_blocks)
+            bulk_load(t, p.t_main, full, 0, 0, next.block, next.i, next.batch);
+        else
+            bulk_load(t, p.t_tail, full, 0, 0, 0, next.i, next.batch);
         EVO_UNROLL
         for (int k = 0; k < Z_BLOCKS; k++)
             bulk_load(z + k * BLOCK_BYTES, p.z, full, k * 64, next.j(), next.i, next.batch);
@@ -119,8 +84,7 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
         barrier_expect(residual_full, TILE_BYTES);
         EVO_UNROLL
         for (int q = 0; q < shared_t::OUT_BLOCKS; q++)
-            bulk_load(target + q * BLOCK_BYTES, p.residual, residual_full, first_channel + q * 64, next.j(), next.i,
-                      next.batch);
+            bulk_load(target + q * BLOCK_BYTES, p.residual, residual_full, q * 64, next.j(), next.i, next.batch);
     };
     position_tile at = find_tile(tile, p.n);
     if (thread == 0 && tile < tiles) {
@@ -182,7 +146,7 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
         if (thread == 0) {
             EVO_UNROLL
             for (int q = 0; q < shared_t::OUT_BLOCKS; q++)
-                bulk_store(p.out, out + q * BLOCK_BYTES, first_channel + q * 64, at.j(), at.i, at.batch);
+                bulk_store(p.out, out + q * BLOCK_BYTES, q * 64, at.j(), at.i, at.batch);
             bulk_store_commit();
             if (p.has_residual && !last) {
                 if (OUTS == 1) bulk_store_wait_read<0>();
@@ -204,5 +168,5 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
     }
 #define FINISH_MANY(type, c_z, c) FINISH(evo_hopper_finish_##type##_##c_z##_##c, type, c_z, c, GPU_HOPPER_FINISH_COLUMNS, GPU_HOPPER_FINISH_GROUPS)
 #define FINISH_FEW(type, c_z, c) FINISH(evo_hopper_finish_few_##type##_##c_z##_##c, type, c_z, c, GPU_HOPPER_FEW_COLUMNS, GPU_HOPPER_FEW_GROUPS)
-GPU_HOPPER_INSTANCES(FINISH_MANY)
+GPU_HOPPER_FINISH(FINISH_MANY)
 GPU_HOPPER_FEW(FINISH_FEW)

@@ -169,12 +169,10 @@ EVO_DEVICE void project(const gpu_hopper_project_params &p, unsigned char *raw) 
     if (thread == 0) bulk_store_wait<0>();
 }
 
-#define PROJECT(type, c_z, c)                                                                                         \
-    EVO_KERNEL(evo_hopper_project_##type##_##c_z##_##c, gpu_hopper_project_params,                                    \
-               GPU_HOPPER_PROJECT_GROUPS *WARPGROUP, 1) {                                                             \
-        static_assert(sizeof(project_shared<c_z / 16, GPU_HOPPER_PROJECT_GROUPS, 64, c / 16>) <= GPU_HOPPER_SHARED,   \
-                      "shared memory");                                                                               \
+#define PROJECT(type, c_z, c, groups)                                                                                 \
+    EVO_KERNEL(evo_hopper_project_##type##_##c_z##_##c, gpu_hopper_project_params, groups *WARPGROUP, 1) {            \
+        static_assert(sizeof(project_shared<c_z / 16, groups, 64, c / 16>) <= GPU_HOPPER_SHARED, "shared memory");    \
         EVO_BULK_SHARED(raw);                                                                                         \
-        project<GPU_##type, c_z / 16, GPU_HOPPER_PROJECT_GROUPS, 64, c / 16>(p, raw);                                 \
+        project<GPU_##type, c_z / 16, groups, 64, c / 16>(p, raw);                                                    \
     }
-GPU_HOPPER_INSTANCES(PROJECT)
+GPU_HOPPER_PROJECT(PROJECT)
