@@ -101,15 +101,16 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
         const position_tile next = last ? at : find_tile(tile + stride, p.n);
         uint32_t x[Z_STEPS][4], y[T_STEPS][4];
         barrier_wait(full, parity);
-        load_columns<T_STEPS>(y, t, wave, lane);
         load_rows<Z_STEPS>(x, z, wave, lane);
-        /* All have read t and z. */
+        load_columns<T_STEPS>(y, t, wave, lane);
+        layer_norm<TYPE, T_STEPS>(y, t_eps);
+        /* All have z and t, which came last, in registers: the norm has waited. Zeros past the end of a row land at once. */
+        fence_async();
         if (wave > 0)
             named_barrier_arrive(READ_BARRIER + group, WARPGROUP);
         else
             named_barrier(READ_BARRIER + group, WARPGROUP);
         if (thread == 0 && !last) fetch(next);
-        layer_norm<TYPE, T_STEPS>(y, t_eps);
 
         float sums[COLUMNS / 2], gates[COLUMNS / 2];
         EVO_UNROLL

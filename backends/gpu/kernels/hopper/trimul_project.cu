@@ -123,14 +123,15 @@ EVO_DEVICE void project(const gpu_hopper_project_params &p, unsigned char *raw) 
         uint32_t x[STEPS][4];
         barrier_wait(z_full, parity);
         load_rows<STEPS>(x, z, wave, lane);
-        /* All have read z. */
+        load_masks(p, next, position, mask_bits);
+        layer_norm<TYPE, STEPS>(x, p.eps);
+        /* All have z in registers, which the norm has waited for: zeros past the end of a row land at once. */
+        fence_async();
         if (wave > 0)
             named_barrier_arrive(READ_BARRIER + group, WARPGROUP);
         else
             named_barrier(READ_BARRIER + group, WARPGROUP);
         if (thread == 0 && !last) fetch(next);
-        load_masks(p, next, position, mask_bits);
-        layer_norm<TYPE, STEPS>(x, p.eps);
 
         float sums[2][COLUMNS / 2];
         auto multiply_chunk = [&](int q) {
