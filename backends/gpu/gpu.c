@@ -14,14 +14,16 @@
 /* --- The instance table --- */
 
 #define SHARED_AS_LAUNCHED ((size_t)-1)
+#define TRIMUL_WAVES 0
 
 static const struct {
     const char *unit, *name;
     unsigned threads;
     size_t shared;  /* bytes of dynamic shared memory; SHARED_AS_LAUNCHED: gpu_launch_shared says */
-    unsigned waves; /* of a block, where `threads` is 0 */
+    unsigned waves; /* of a block, where `threads` is 0; TRIMUL_WAVES: gpu_trimul_waves says */
 } functions[GPU_FUNCTION_COUNT] = {
 #define OF_THREADS(unit, name) { unit, name, GPU_OPM_TENSOR_THREADS, SHARED_AS_LAUNCHED, 0 }
+#define OF_TRIMUL_WAVES(unit, name) { unit, name, 0, SHARED_AS_LAUNCHED, TRIMUL_WAVES }
 #define OF_WAVES(unit, name) { unit, name, 0, SHARED_AS_LAUNCHED, GPU_BLOCK_WAVES }
     [GPU_PACK_MATRIX] = { "pack", "evo_pack_matrix", GPU_PACK_THREADS, 0, 0 },
     [GPU_PACK_VECTOR] = { "pack", "evo_pack_vector", GPU_PACK_THREADS, 0, 0 },
@@ -40,23 +42,23 @@ static const struct {
     [GPU_TENSOR_PACK_ROWS] = { "tensor_pack", "evo_tensor_pack_rows", GPU_PACK_THREADS, 0, 0 },
     [GPU_TENSOR_PACK_NORM] = { "tensor_pack", "evo_tensor_pack_norm", GPU_PACK_THREADS, 0, 0 },
     [GPU_TRIMUL_MASK_MAX] = { "trimul/tensor_project", "evo_trimul_mask_max", GPU_PACK_THREADS, 0, 0 },
-    [GPU_TRIMUL_PROJECT_BF16_128] = OF_WAVES("trimul/tensor_project", "evo_trimul_project_bf16_128"),
-    [GPU_TRIMUL_PROJECT_BF16_64] = OF_WAVES("trimul/tensor_project", "evo_trimul_project_bf16_64"),
-    [GPU_TRIMUL_PROJECT_BF16_32] = OF_WAVES("trimul/tensor_project", "evo_trimul_project_bf16_32"),
-    [GPU_TRIMUL_PROJECT_FP16_128] = OF_WAVES("trimul/tensor_project", "evo_trimul_project_fp16_128"),
-    [GPU_TRIMUL_PROJECT_FP16_64] = OF_WAVES("trimul/tensor_project", "evo_trimul_project_fp16_64"),
-    [GPU_TRIMUL_PROJECT_FP16_32] = OF_WAVES("trimul/tensor_project", "evo_trimul_project_fp16_32"),
-    [GPU_TRIMUL_PROJECT_TF32_64] = OF_WAVES("trimul/tensor_project", "evo_trimul_project_tf32_64"),
-    [GPU_TRIMUL_PROJECT_TF32_32] = OF_WAVES("trimul/tensor_project", "evo_trimul_project_tf32_32"),
+    [GPU_TRIMUL_PROJECT_BF16_128] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_bf16_128"),
+    [GPU_TRIMUL_PROJECT_BF16_64] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_bf16_64"),
+    [GPU_TRIMUL_PROJECT_BF16_32] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_bf16_32"),
+    [GPU_TRIMUL_PROJECT_FP16_128] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_fp16_128"),
+    [GPU_TRIMUL_PROJECT_FP16_64] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_fp16_64"),
+    [GPU_TRIMUL_PROJECT_FP16_32] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_fp16_32"),
+    [GPU_TRIMUL_PROJECT_TF32_64] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_tf32_64"),
+    [GPU_TRIMUL_PROJECT_TF32_32] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_tf32_32"),
     [GPU_TRIMUL_CONTRACT_BF16] = OF_WAVES("trimul/tensor_contract", "evo_trimul_contract_bf16"),
     [GPU_TRIMUL_CONTRACT_FP16] = OF_WAVES("trimul/tensor_contract", "evo_trimul_contract_fp16"),
     [GPU_TRIMUL_CONTRACT_TF32] = OF_WAVES("trimul/tensor_contract", "evo_trimul_contract_tf32"),
-    [GPU_TRIMUL_FINISH_BF16_64] = OF_WAVES("trimul/tensor_finish", "evo_trimul_finish_bf16_64"),
-    [GPU_TRIMUL_FINISH_BF16_32] = OF_WAVES("trimul/tensor_finish", "evo_trimul_finish_bf16_32"),
-    [GPU_TRIMUL_FINISH_FP16_64] = OF_WAVES("trimul/tensor_finish", "evo_trimul_finish_fp16_64"),
-    [GPU_TRIMUL_FINISH_FP16_32] = OF_WAVES("trimul/tensor_finish", "evo_trimul_finish_fp16_32"),
-    [GPU_TRIMUL_FINISH_TF32_64] = OF_WAVES("trimul/tensor_finish", "evo_trimul_finish_tf32_64"),
-    [GPU_TRIMUL_FINISH_TF32_32] = OF_WAVES("trimul/tensor_finish", "evo_trimul_finish_tf32_32"),
+    [GPU_TRIMUL_FINISH_BF16_64] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_bf16_64"),
+    [GPU_TRIMUL_FINISH_BF16_32] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_bf16_32"),
+    [GPU_TRIMUL_FINISH_FP16_64] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_fp16_64"),
+    [GPU_TRIMUL_FINISH_FP16_32] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_fp16_32"),
+    [GPU_TRIMUL_FINISH_TF32_64] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_tf32_64"),
+    [GPU_TRIMUL_FINISH_TF32_32] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_tf32_32"),
     [GPU_OPM_PACK_OUT] = { "opm/tensor_pack", "evo_opm_tensor_pack_out", GPU_PACK_THREADS, 0, 0 },
     [GPU_OPM_PROJECT_BF16_64] = OF_WAVES("opm/tensor_project", "evo_opm_tensor_project_bf16_64"),
     [GPU_OPM_PROJECT_BF16_256] = OF_WAVES("opm/tensor_project", "evo_opm_tensor_project_bf16_256"),
@@ -80,6 +82,7 @@ static const struct {
     [GPU_OPM_COMBINE_FP16] = OF_WAVES("opm/tensor_weight_first", "evo_opm_tensor_combine_fp16"),
     [GPU_OPM_COMBINE_TF32] = OF_WAVES("opm/tensor_weight_first", "evo_opm_tensor_combine_tf32"),
 #undef OF_WAVES
+#undef OF_TRIMUL_WAVES
     [GPU_HOPPER_PACK_BF16] = { "hopper/trimul_pack", "evo_hopper_pack_BF16", GPU_PACK_THREADS, 0, 0 },
     [GPU_HOPPER_PACK_FP16] = { "hopper/trimul_pack", "evo_hopper_pack_FP16", GPU_PACK_THREADS, 0, 0 },
     [GPU_HOPPER_PACK_SIDES] = { "hopper/trimul_pack", "evo_hopper_pack_sides", GPU_PACK_THREADS, 0, 0 },
@@ -149,9 +152,15 @@ const gpu_properties *gpu_device_properties(const evo_device *device) {
     return &own(device)->properties;
 }
 
+int64_t gpu_trimul_waves(const evo_device *device) {
+    return own(device)->properties.has_async_copies ? GPU_TRIMUL_WAVES : GPU_BLOCK_WAVES;
+}
+
 static unsigned threads_of(const evo_device *device, gpu_function function) {
     const unsigned wave = (unsigned)own(device)->properties.wave_size;
-    return functions[function].threads ? functions[function].threads : functions[function].waves * wave;
+    if (functions[function].threads) return functions[function].threads;
+    if (functions[function].waves == TRIMUL_WAVES) return (unsigned)gpu_trimul_waves(device) * wave;
+    return functions[function].waves * wave;
 }
 
 bool gpu_fits(const evo_device *device, gpu_function function) {

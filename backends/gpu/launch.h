@@ -100,6 +100,9 @@ enum {
 
 const gpu_properties *gpu_device_properties(const evo_device *device);
 
+/* Waves of a block of project and finish of the triangle multiplication's tier `tensor`. */
+int64_t gpu_trimul_waves(const evo_device *device);
+
 /** True if the device has the shared memory that a block of the function takes. */
 bool gpu_fits(const evo_device *device, gpu_function function);
 

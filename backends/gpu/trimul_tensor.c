@@ -73,14 +73,14 @@ static int64_t rows_bytes(const number *x, int64_t positions, int64_t channels) 
 }
 
 static int64_t project_shared(const evo_device *device, const number *x, const evo_trimul_desc *d, int64_t positions) {
-    const int64_t staging = GPU_BLOCK_WAVES * TILE * (positions / 2 * x->size + GPU_ROW_PAD);
+    const int64_t staging = gpu_trimul_waves(device) * TILE * (positions / 2 * x->size + GPU_ROW_PAD);
     return rows_bytes(x, positions, d->c_z) + ring_bytes(device, GPU_TENSOR_STAGES, GPU_TENSOR_ROWS) + staging +
            positions * (int64_t)sizeof(float);
 }
 
 static int64_t finish_shared(const evo_device *device, const number *x, const evo_trimul_desc *d, int64_t positions) {
-    const int64_t columns = GPU_TENSOR_COLUMNS / GPU_BLOCK_WAVES;
-    const int64_t staging = GPU_BLOCK_WAVES * TILE * (columns * (int64_t)sizeof(float) + GPU_ROW_PAD);
+    const int64_t columns = GPU_TENSOR_COLUMNS / 4; /* of a wave */
+    const int64_t staging = gpu_trimul_waves(device) * TILE * (columns * (int64_t)sizeof(float) + GPU_ROW_PAD);
     return rows_bytes(x, positions, d->c) + rows_bytes(x, positions, d->c_z) +
            ring_bytes(device, GPU_TENSOR_STAGES, GPU_TENSOR_COLUMNS) + staging + positions * (int64_t)sizeof(float);
 }

@@ -46,6 +46,10 @@ struct tf32_t {
     static constexpr int BYTES = 4;
 };
 
+/* Whether numbers of products have a range that needs scales. */
+template <class T> static constexpr bool IS_HALF = false;
+template <> inline constexpr bool IS_HALF<half_t> = true;
+
 template <class T> static constexpr int TILE_K = K_BYTES / T::BYTES;
 
 #if defined(EVO_MATRIX_MMA)

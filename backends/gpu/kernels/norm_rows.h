@@ -1,7 +1,8 @@
 /*
  * norm_rows.h: rows of a tensor whose channels are its last index, normed on the way from global to shared memory, where
  * they are operands of matrix units: [row][depth], rounded to T. Eight lanes share a row, eight channels each at a time;
- * every number is read once. Statistics as in layer_norm.h.
+ * every number is read once. Statistics as in layer_norm.h, but for the spread, which is mean(d^2) - r^2 here, so that sums are
+ * exchanged twice, not three times: r is what rounding left of the mean, so that little cancels.
  */
 #ifndef EVO_BACKENDS_GPU_KERNELS_NORM_ROWS_H
 #define EVO_BACKENDS_GPU_KERNELS_NORM_ROWS_H
@@ -10,20 +11,23 @@
 #include "backends/gpu/kernels/scales.h"
 
 enum row_kind {
-    ROWS_OF_HALVES, /* 16-bit numbers, 16 bytes a load */
-    ROWS_OF_FLOATS, /* fp32, 16 bytes a load */
+    ROWS_OF_BFLOATS, /* 16 bytes a load */
+    ROWS_OF_HALVES,  /* likewise */
+    ROWS_OF_FLOATS,  /* fp32, 16 bytes a load */
     ROWS_OF_ANY
 };
 
 EVO_DEVICE row_kind kind_of(const gpu_tensor &t, int channels) {
     if (t.vector == 0 || channels % 8) return ROWS_OF_ANY;
     if (t.dtype == GPU_FP32) return ROWS_OF_FLOATS;
-    return t.vector > 1 ? ROWS_OF_HALVES : ROWS_OF_ANY;
+    if (t.vector == 1) return ROWS_OF_ANY;
+    return t.dtype == GPU_BF16 ? ROWS_OF_BFLOATS : ROWS_OF_HALVES;
 }
 
 /* Eight channels as they are stored. */
 template <row_kind KIND> struct octet {
-    uint32_t r[KIND == ROWS_OF_HALVES ? 4 : 8];
+    static constexpr bool PAIRED = KIND == ROWS_OF_BFLOATS || KIND == ROWS_OF_HALVES; /* two numbers a register */
+    uint32_t r[PAIRED ? 4 : 8];
 
     /* From `index` on, `count` of them; the others are 0. */
     EVO_METHOD void load(const gpu_tensor &t, int64_t index, int count) {
@@ -32,7 +36,7 @@ template <row_kind KIND> struct octet {
             for (int e = 0; e < 8; e++)
                 r[e] = e < count ? float_bits(load_number(t.data, t.dtype, index + e * t.strides[3])) : 0u;
         } else {
-            constexpr int QUADS = KIND == ROWS_OF_HALVES ? 1 : 2, SIZE = KIND == ROWS_OF_HALVES ? 2 : 4;
+            constexpr int QUADS = PAIRED ? 1 : 2, SIZE = PAIRED ? 2 : 4;
             const float4_t *from =
                 reinterpret_cast<const float4_t *>(static_cast<const unsigned char *>(t.data) + index * SIZE);
             EVO_UNROLL
@@ -47,15 +51,15 @@ template <row_kind KIND> struct octet {
         }
     }
 
-    EVO_METHOD void unpack(bool bfloat, float *x) const {
+    EVO_METHOD void unpack(float *x) const {
         EVO_UNROLL
         for (int e = 0; e < 8; e++) {
-            if constexpr (KIND == ROWS_OF_HALVES) {
-                const uint32_t bits = r[e / 2] >> (e % 2 * 16) & 0xffffu;
-                x[e] = bfloat ? bfloat_to_float(bits) : half_to_float(static_cast<uint16_t>(bits));
-            } else {
+            if constexpr (KIND == ROWS_OF_BFLOATS)
+                x[e] = bits_float(e % 2 ? r[e / 2] & 0xffff0000u : r[e / 2] << 16);
+            else if constexpr (KIND == ROWS_OF_HALVES)
+                x[e] = half_to_float(static_cast<uint16_t>(r[e / 2] >> (e % 2 * 16) & 0xffffu));
+            else
                 x[e] = bits_float(r[e]);
-            }
         }
     }
 };
@@ -93,16 +97,33 @@ EVO_DEVICE float largest_of_lanes(float value) {
     return value;
 }
 
-template <class T, int ROWS, int OCTETS, row_kind KIND, class LOCATE>
+/* Weight and bias of eight channels. */
+EVO_DEVICE void load_norm(const norm_task &task, int channel, float4_t *norm) {
+    EVO_UNROLL
+    for (int q = 0; q < 4; q++) norm[q] = reinterpret_cast<const float4_t *>(task.norm + 2 * channel)[q];
+}
+
+/* 1 / sqrt(variance + eps) of `count` numbers d whose mean is `rest`; `square`: their squares' mean. NaN stays NaN. */
+EVO_DEVICE float spread_scale(float square, float rest, float eps) {
+    const float variance = multiply_add(-rest, rest, square);
+    return hardware_rsqrt((variance < 0.0f ? 0.0f : variance) + eps);
+}
+
+template <class T, int ROWS, int OCTETS, int WAVES, row_kind KIND, class LOCATE>
 EVO_DEVICE void norm_rows_of(const norm_task &task, const LOCATE &locate, unsigned char *shared, int pitch,
                              float *inverse) {
-    constexpr int GROUPS = THREADS / 8, ROUNDS = ROWS / GROUPS,
-                  WANTED = KIND != ROWS_OF_ANY && OCTETS <= 4 ? 8 / OCTETS : 1;
+    constexpr int GROUPS = WAVES * WAVE / 8, ROUNDS = ROWS / GROUPS,
+                  WANTED =
+                      KIND == ROWS_OF_ANY || OCTETS > 4 ? 1 : (KIND == ROWS_OF_FLOATS || OCTETS <= 2 ? 4 : 8) / OCTETS;
     constexpr int TOGETHER = WANTED < ROUNDS ? WANTED : ROUNDS; /* rows whose loads are under way at once */
     static_assert(ROUNDS % TOGETHER == 0, "whole rounds");
     const gpu_tensor &t = *task.tensor;
-    const bool bfloat = t.dtype == GPU_BF16;
     const int first = thread_x() % 8 * 8;
+    constexpr bool KEPT = OCTETS <= 2; /* LayerNorm's weight and bias stay in registers */
+    float4_t norm[KEPT ? 4 * OCTETS : 4];
+    EVO_UNROLL
+    for (int q = 0; KEPT && q < OCTETS; q++)
+        if (!task.raw && first + 64 * q < task.depth) load_norm(task, first + 64 * q, norm + 4 * q);
     for (int row = thread_x() / 8; row < ROWS; row += GROUPS * TOGETHER) {
         octet<KIND> stored[TOGETHER][OCTETS];
         EVO_UNROLL
@@ -117,29 +138,25 @@ EVO_DEVICE void norm_rows_of(const norm_task &task, const LOCATE &locate, unsign
         }
         EVO_UNROLL
         for (int u = 0; u < TOGETHER; u++) {
-            float x[OCTETS * 8], mean = 0.0f, scale = 1.0f;
+            float x[OCTETS * 8], shift = 0.0f, scale = 1.0f;
             EVO_UNROLL
-            for (int q = 0; q < OCTETS; q++) stored[u][q].unpack(bfloat, x + 8 * q);
+            for (int q = 0; q < OCTETS; q++) stored[u][q].unpack(x + 8 * q);
             if (!task.raw) {
                 const float share = 1.0f / static_cast<float>(task.channels);
                 float sum = 0.0f, rest = 0.0f, square = 0.0f;
                 EVO_UNROLL
                 for (int i = 0; i < OCTETS * 8; i++) sum += x[i];
-                mean = sum_of_lanes(sum) * share;
+                const float mean = sum_of_lanes(sum) * share;
                 EVO_UNROLL
                 for (int i = 0; i < OCTETS * 8; i++) {
                     const int channel = first + i / 8 * 64 + (KIND == ROWS_OF_ANY ? i % 8 : 0);
-                    x[i] = channel < task.channels ? x[i] - mean : 0.0f;
+                    x[i] -= channel < task.channels ? mean : 0.0f;
                     rest += x[i];
-                }
-                rest = sum_of_lanes(rest) * share;
-                EVO_UNROLL
-                for (int i = 0; i < OCTETS * 8; i++) {
-                    const int channel = first + i / 8 * 64 + (KIND == ROWS_OF_ANY ? i % 8 : 0);
-                    x[i] = channel < task.channels ? x[i] - rest : 0.0f;
                     square = multiply_add(x[i], x[i], square);
                 }
-                scale = hardware_rsqrt(multiply_add(sum_of_lanes(square), share, task.eps));
+                rest = sum_of_lanes(rest) * share;
+                scale = spread_scale(sum_of_lanes(square) * share, rest, task.eps);
+                shift = -rest * scale;
             } else if (inverse) {
                 float most = 0.0f;
                 EVO_UNROLL
@@ -152,16 +169,18 @@ EVO_DEVICE void norm_rows_of(const norm_task &task, const LOCATE &locate, unsign
             for (int q = 0; q < OCTETS; q++) {
                 const int channel = first + 64 * q;
                 if (channel >= task.depth) continue;
-                const float4_t *norm = reinterpret_cast<const float4_t *>(task.norm + 2 * channel);
                 float y[8];
-                EVO_UNROLL
-                for (int e = 0; e < 8; e += 2) {
-                    y[e] = x[8 * q + e] * scale;
-                    y[e + 1] = x[8 * q + e + 1] * scale;
-                    if (task.raw) continue;
-                    const float4_t two = norm[e / 2];
-                    y[e] = multiply_add(y[e], two.x, two.y);
-                    y[e + 1] = multiply_add(y[e + 1], two.z, two.w);
+                if (task.raw) {
+                    EVO_UNROLL
+                    for (int e = 0; e < 8; e++) y[e] = x[8 * q + e] * scale;
+                } else {
+                    if (!KEPT) load_norm(task, channel, norm);
+                    EVO_UNROLL
+                    for (int e = 0; e < 8; e++) {
+                        const float4_t &two = norm[(KEPT ? q : 0) * 4 + e / 2];
+                        y[e] = multiply_add(multiply_add(x[8 * q + e], scale, shift), e % 2 ? two.z : two.x,
+                                            e % 2 ? two.w : two.y);
+                    }
                 }
                 store_octet<T>(y, shared + (row + u * GROUPS) * pitch + channel * T::BYTES);
             }
@@ -174,18 +193,21 @@ EVO_DEVICE void norm_rows_of(const norm_task &task, const LOCATE &locate, unsign
  * the tensor, and false for a row that is not there. Raw rows are scaled to fit fp16 if `inverse` is not null, which gets
  * the inverse of each row's scale.
  */
-template <class T, int ROWS, int OCTETS, class LOCATE>
+template <class T, int ROWS, int OCTETS, int WAVES = GPU_BLOCK_WAVES, class LOCATE>
 EVO_DEVICE void norm_rows(const norm_task &task, const LOCATE &locate, unsigned char *shared, int pitch,
                           float *inverse) {
     switch (kind_of(*task.tensor, task.channels)) {
+    case ROWS_OF_BFLOATS:
+        norm_rows_of<T, ROWS, OCTETS, WAVES, ROWS_OF_BFLOATS>(task, locate, shared, pitch, inverse);
+        break;
     case ROWS_OF_HALVES:
-        norm_rows_of<T, ROWS, OCTETS, ROWS_OF_HALVES>(task, locate, shared, pitch, inverse);
+        norm_rows_of<T, ROWS, OCTETS, WAVES, ROWS_OF_HALVES>(task, locate, shared, pitch, inverse);
         break;
     case ROWS_OF_FLOATS:
-        norm_rows_of<T, ROWS, OCTETS, ROWS_OF_FLOATS>(task, locate, shared, pitch, inverse);
+        norm_rows_of<T, ROWS, OCTETS, WAVES, ROWS_OF_FLOATS>(task, locate, shared, pitch, inverse);
         break;
     default:
-        norm_rows_of<T, ROWS, OCTETS, ROWS_OF_ANY>(task, locate, shared, pitch, inverse);
+        norm_rows_of<T, ROWS, OCTETS, WAVES, ROWS_OF_ANY>(task, locate, shared, pitch, inverse);
     }
 }
 

@@ -1,6 +1,6 @@
 /*
- * product.h: what blocks of four waves share on matrix units: a ring of stages in shared memory through which 64 bytes of K
- * of every row pass at a time, the products of a stage, and the way of sums back to shared memory.
+ * product.h: what blocks of four or more waves share on matrix units: a ring of stages in shared memory through which 64 bytes
+ * of K of every row pass at a time, the products of a stage, and the way of sums back to shared memory.
  *
  * Where copies are asynchronous a stage is asked for STAGES - 1 steps ahead; elsewhere it passes through registers: asked for
  * before a stage is multiplied, put into the other one of two after it.
@@ -19,8 +19,8 @@ static constexpr bool ASYNCHRONOUS = false;
 #endif
 
 /* ROWS rows in global memory, of which a stage takes the next CHUNK bytes; each thread copies 16 bytes of some rows. */
-template <int ROWS> struct rows_panel {
-    static constexpr int AT_ONCE = THREADS / (CHUNK / 16), PIECES = ROWS / AT_ONCE, BYTES = ROWS * STAGE_PITCH;
+template <int ROWS, int WAVES = GPU_BLOCK_WAVES> struct rows_panel {
+    static constexpr int AT_ONCE = WAVES * WAVE / (CHUNK / 16), PIECES = ROWS / AT_ONCE, BYTES = ROWS * STAGE_PITCH;
     static_assert(ROWS % AT_ONCE == 0, "whole rounds");
     const unsigned char *next; /* this thread's 16 bytes of its first row */
     int64_t step;              /* bytes from one of its rows to the next */
@@ -134,10 +134,17 @@ template <int DOWN, int ACROSS> EVO_DEVICE void clear(sums (&sum)[DOWN][ACROSS])
 
 /* A tile to shared memory as floats, or rounded to T's two bytes: `shared` is its element (0, 0), rows `pitch` bytes apart. */
 EVO_DEVICE void store_tile(const sums &s, float *shared, int pitch) {
+    unsigned char *bytes = reinterpret_cast<unsigned char *>(shared);
     EVO_UNROLL
-    for (int e = 0; e < TILE_SUMS; e++)
-        *reinterpret_cast<float *>(reinterpret_cast<unsigned char *>(shared) + tile_row(e) * pitch +
-                                   tile_column(e) * 4) = s.v[e];
+    for (int e = 0; e < TILE_SUMS; e += 2) {
+        unsigned char *target = bytes + tile_row(e) * pitch + tile_column(e) * 4;
+#if defined(EVO_MATRIX_WMMA11)
+        *reinterpret_cast<float *>(target) = s.v[e];
+        *reinterpret_cast<float *>(target + 8) = s.v[e + 1]; /* two columns further */
+#else
+        *reinterpret_cast<uint2_t *>(target) = { float_bits(s.v[e]), float_bits(s.v[e + 1]) };
+#endif
+    }
 }
 
 template <class T> EVO_DEVICE void store_tile_as(const sums &s, unsigned char *shared, int pitch) {

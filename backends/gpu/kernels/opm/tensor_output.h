@@ -5,10 +5,6 @@
 #include "backends/gpu/kernels/matrix.h"
 #include "backends/gpu/kernels/opm/output.h"
 
-/* Whether numbers of products have a range that needs scales. */
-template <class T> static constexpr bool IS_HALF = false;
-template <> inline constexpr bool IS_HALF<half_t> = true;
-
 /* A wave's own memory for what it writes at once: 16 pairs of 64 channels. */
 static constexpr int OUT_COLUMNS = 64, OUT_PITCH = OUT_COLUMNS + 4, OUT_FLOATS = TILE_SIDE * OUT_PITCH;
 

@@ -63,7 +63,8 @@ enum {
     GPU_TENSOR_COLUMNS = 128, /* finish: output channels at a time */
     GPU_TENSOR_HIDDEN = 128,  /* the most channels of t */
     GPU_TENSOR_STAGES = 3,    /* of project and finish, where copies are asynchronous; else 2 */
-    GPU_CONTRACT_STAGES = 4
+    GPU_CONTRACT_STAGES = 4,
+    GPU_TRIMUL_WAVES = 8 /* of a block of project and finish, where copies are asynchronous; else GPU_BLOCK_WAVES */
 };
 
 /* evo_trimul_mask_max: the largest finite |mask| of each batch entry: parts[batch][GPU_MASK_PARTS]. */

@@ -1,14 +1,17 @@
 /*
  * tensor_finish.cu: LayerNorm of t, output projection, gate and residual on matrix units. A block takes one tile of t, whose
  * channels it norms into shared memory as rows of positions, beside the rows of z for the gate; then 128 output channels at a
- * time, 32 a wave. It has read all of t and z there before it writes, so that t or z may lie in the output.
+ * time, 32 columns a wave. It has read all of t and z there before it writes, so that t or z may lie in the output.
  */
 #include "backends/gpu/kernels/norm_rows.h"
 #include "backends/gpu/kernels/trimul/params.h"
 #include "backends/gpu/kernels/trimul/scaled.h"
 
 static constexpr int STAGES = ASYNCHRONOUS ? GPU_TENSOR_STAGES : 2, COLUMNS = GPU_TENSOR_COLUMNS;
-static constexpr int WAVE_COLUMNS = COLUMNS / GPU_BLOCK_WAVES, ACROSS = WAVE_COLUMNS / TILE_SIDE;
+static constexpr int WAVES = ASYNCHRONOUS ? int{ GPU_TRIMUL_WAVES } : int{ GPU_BLOCK_WAVES },
+                     BLOCK_THREADS = WAVES * WAVE;
+static constexpr int WAVES_ACROSS = 4, WAVES_DOWN = WAVES / WAVES_ACROSS;
+static constexpr int WAVE_COLUMNS = COLUMNS / WAVES_ACROSS, ACROSS = WAVE_COLUMNS / TILE_SIDE;
 static constexpr int OUT_PITCH = WAVE_COLUMNS * 4 + GPU_ROW_PAD, HIDDEN = GPU_TENSOR_HIDDEN;
 
 /* Two positions of a channel of t, as they are stored. */
@@ -47,28 +50,34 @@ template <class T> struct stored_pair {
     }
 };
 
-/* The sums of each position over the slices of channels: shares [SLICES][POSITIONS]. */
-template <int POSITIONS, int SLICES> EVO_DEVICE void sum_slices(float (&x)[2], float *shares, int slice, int at) {
-    shares[slice * POSITIONS + at] = x[0];
-    shares[slice * POSITIONS + at + 1] = x[1];
-    block_barrier();
-    x[0] = x[1] = 0.0f;
+/* The sums of each position over the slices of channels: shares [SLICES][POSITIONS], one COUNT after the other. */
+template <int POSITIONS, int SLICES, int COUNT>
+EVO_DEVICE void sum_slices(float (&x)[COUNT][2], float *shares, int slice, int at) {
     EVO_UNROLL
-    for (int s = 0; s < SLICES; s++) {
-        x[0] += shares[s * POSITIONS + at];
-        x[1] += shares[s * POSITIONS + at + 1];
-    }
+    for (int k = 0; k < COUNT; k++)
+        *reinterpret_cast<uint2_t *>(shares + (k * SLICES + slice) * POSITIONS + at) = { float_bits(x[k][0]),
+                                                                                         float_bits(x[k][1]) };
     block_barrier();
+    EVO_UNROLL
+    for (int k = 0; k < COUNT; k++) {
+        x[k][0] = x[k][1] = 0.0f;
+        EVO_UNROLL
+        for (int s = 0; s < SLICES; s++) {
+            const uint2_t v = *reinterpret_cast<const uint2_t *>(shares + (k * SLICES + s) * POSITIONS + at);
+            x[k][0] += bits_float(v.x);
+            x[k][1] += bits_float(v.y);
+        }
+    }
 }
 
 /* A tile of t [c][length] as normed rows [position][c_depth]. A thread has two positions of a slice of the channels. */
 template <class T, int POSITIONS>
 EVO_DEVICE void norm_tile(const gpu_tensor_finish_params &p, const unsigned char *t, int length, int count,
                           unsigned char *rows, int pitch, float *shares) {
-    constexpr int PAIRS = POSITIONS / 2, SLICES = THREADS / PAIRS, WIDTH = HIDDEN / SLICES;
+    constexpr int PAIRS = POSITIONS / 2, SLICES = BLOCK_THREADS / PAIRS, WIDTH = HIDDEN / SLICES;
     const int slice = thread_x() / PAIRS, at = thread_x() % PAIRS * 2, first = slice * WIDTH;
     const float4_t *norm = reinterpret_cast<const float4_t *>(p.norm_t);
-    const float share = 1.0f / static_cast<float>(p.c), unit = power_of_two(mask_exponent(p.mask_parts, p.mask_max));
+    const float share = 1.0f / static_cast<float>(p.c);
     const unsigned char *own = t + (static_cast<int64_t>(first) * length + at) * T::BYTES;
     stored_pair<T> stored[WIDTH];
     if (count == POSITIONS && length % 2 == 0) {
@@ -79,56 +88,55 @@ EVO_DEVICE void norm_tile(const gpu_tensor_finish_params &p, const unsigned char
         for (int h = 0; h < WIDTH; h++)
             stored[h].load_some(own + h * length * T::BYTES, first + h < p.c ? count - at : 0);
     }
-    float x[WIDTH][2], sum[2] = { 0.0f, 0.0f };
+    float x[WIDTH][2], sum[1][2] = { { 0.0f, 0.0f } }, over[2][2] = { { 0.0f, 0.0f }, { 0.0f, 0.0f } };
+    const float unit = IS_HALF<T> ? power_of_two(mask_exponent(p.mask_parts, p.mask_max)) : 1.0f;
     EVO_UNROLL
     for (int h = 0; h < WIDTH; h++) {
-        const float factor = first + h < p.c ? norm[first + h].z * p.t_scale : 0.0f;
+        const float factor = IS_HALF<T> && first + h < p.c ? norm[first + h].z * p.t_scale : 1.0f;
         EVO_UNROLL
         for (int i = 0; i < 2; i++) {
-            x[h][i] = stored[h].value(i) * factor * unit * unit;
-            sum[i] += x[h][i];
+            x[h][i] = stored[h].value(i);
+            if (IS_HALF<T>) x[h][i] *= factor * unit * unit;
+            sum[0][i] += x[h][i];
         }
     }
     sum_slices<POSITIONS, SLICES>(sum, shares, slice, at);
-    const float mean[2] = { sum[0] * share, sum[1] * share };
-    float rest[2] = { 0.0f, 0.0f }, square[2] = { 0.0f, 0.0f };
     EVO_UNROLL
     for (int h = 0; h < WIDTH; h++) EVO_UNROLL
     for (int i = 0; i < 2; i++) {
-        x[h][i] = first + h < p.c ? x[h][i] - mean[i] : 0.0f;
-        rest[i] += x[h][i];
+        x[h][i] -= first + h < p.c ? sum[0][i] * share : 0.0f;
+        over[0][i] += x[h][i];
+        over[1][i] = multiply_add(x[h][i], x[h][i], over[1][i]);
     }
-    sum_slices<POSITIONS, SLICES>(rest, shares, slice, at);
-    EVO_UNROLL
-    for (int h = 0; h < WIDTH; h++) EVO_UNROLL
-    for (int i = 0; i < 2; i++) {
-        x[h][i] = first + h < p.c ? x[h][i] - rest[i] * share : 0.0f;
-        square[i] = multiply_add(x[h][i], x[h][i], square[i]);
-    }
-    sum_slices<POSITIONS, SLICES>(square, shares, slice, at);
+    sum_slices<POSITIONS, SLICES>(over, shares + SLICES * POSITIONS, slice, at);
+    float scale[2], shift[2];
     EVO_UNROLL
     for (int i = 0; i < 2; i++) {
-        const float scale = hardware_rsqrt(multiply_add(square[i], share, p.eps));
+        scale[i] = spread_scale(over[1][i] * share, over[0][i] * share, p.eps);
+        shift[i] = -over[0][i] * share * scale[i];
+    }
+    EVO_UNROLL
+    for (int h = 0; h < WIDTH; h += 8) {
+        if (first + h >= p.c_depth) continue;
+        float y[2][8];
         EVO_UNROLL
-        for (int h = 0; h < WIDTH; h += 8) {
-            if (first + h >= p.c_depth) continue;
-            float y[8];
+        for (int e = 0; e < 8; e++) {
+            const float4_t affine = norm[first + h + e];
             EVO_UNROLL
-            for (int e = 0; e < 8; e++) {
-                const float4_t affine = norm[first + h + e];
-                y[e] = multiply_add(x[h + e][i] * scale, affine.x, affine.y);
-            }
-            store_octet<T>(y, rows + (at + i) * pitch + (first + h) * T::BYTES);
-            schedule_barrier();
+            for (int i = 0; i < 2; i++)
+                y[i][e] = multiply_add(multiply_add(x[h + e][i], scale[i], shift[i]), affine.x, affine.y);
         }
+        EVO_UNROLL
+        for (int i = 0; i < 2; i++) store_octet<T>(y[i], rows + (at + i) * pitch + (first + h) * T::BYTES);
+        schedule_barrier();
     }
 }
 
 /* For 128 output channels at a time: W_o's rows over the channels of t, then the gate's over those of z. */
 template <class T> struct output_weights {
-    static constexpr int BYTES = rows_panel<COLUMNS>::BYTES;
+    static constexpr int BYTES = rows_panel<COLUMNS, WAVES>::BYTES;
     const gpu_tensor_finish_params *p;
-    rows_panel<COLUMNS> panel;
+    rows_panel<COLUMNS, WAVES> panel;
     int first, steps_t, steps, step; /* first: output channel; steps of t, of both; the next one */
 
     EVO_METHOD void fetch(unsigned char *stage) {
@@ -164,28 +172,34 @@ EVO_DEVICE void write_octet(const gpu_tensor_finish_params &p, const float *valu
     store_eight(p.out, out, room, y);
 }
 
-template <int DOWN> struct output_sums {
+template <class T, int DOWN> struct output_sums {
     sums y[DOWN][ACROSS], gate[DOWN][ACROSS];
 
-    /* The wave's columns from output channel `first` on, 16 positions at a time through its own shared memory. */
+    /* The wave's positions from `tile` on, `count` of them there, and its columns from output channel `first` on: 16 positions at
+     * a time through its own shared memory. */
     EVO_METHOD void write(const gpu_tensor_finish_params &p, int first, int tile, int count, const float *inverse,
                           unsigned char *staging) {
         const float4_t *table = reinterpret_cast<const float4_t *>(p.table);
         const int64_t i = p.row_begin + block_y(), batch = p.batch_begin + block_z();
         EVO_UNROLL
+        for (int c = 0; c < ACROSS; c++) EVO_UNROLL
+        for (int column = 0; column < OWN_COLUMNS; column++) {
+            const float4_t own = table[first + c * TILE_SIDE + tile_column(column_element(column))];
+            EVO_UNROLL
+            for (int r = 0; r < DOWN; r++) EVO_UNROLL
+            for (int row = 0; row < OWN_ROWS; row++) {
+                const int e = column_element(column) + row_element(row);
+                float raw = gate[r][c].v[e];
+                if (IS_HALF<T> && p.scaled) raw *= inverse[r * TILE_SIDE + tile_row(e)];
+                y[r][c].v[e] = multiply_add(y[r][c].v[e], own.x, own.y) * fast_sigmoid(multiply_add(raw, own.z, own.w));
+            }
+            schedule_barrier();
+        }
+        EVO_UNROLL
         for (int r = 0; r < DOWN; r++) {
             EVO_UNROLL
-            for (int c = 0; c < ACROSS; c++) {
-                EVO_UNROLL
-                for (int e = 0; e < TILE_SUMS; e++) {
-                    const float4_t own = table[first + c * TILE_SIDE + tile_column(e)];
-                    const float row = p.scaled ? inverse[r * TILE_SIDE + tile_row(e)] : 1.0f;
-                    y[r][c].v[e] = multiply_add(y[r][c].v[e], own.x, own.y) *
-                                   fast_sigmoid(multiply_add(gate[r][c].v[e] * row, own.z, own.w));
-                    if (e % 2) schedule_barrier();
-                }
+            for (int c = 0; c < ACROSS; c++)
                 store_tile(y[r][c], reinterpret_cast<float *>(staging) + c * TILE_SIDE, OUT_PITCH);
-            }
             wave_barrier();
             constexpr int OCTETS = WAVE_COLUMNS / 8;
             EVO_UNROLL
@@ -206,13 +220,13 @@ template <int DOWN> struct output_sums {
 
 template <class T, int POSITIONS, int OCTETS>
 EVO_DEVICE void finish(const gpu_tensor_finish_params &p, unsigned char *shared) {
-    constexpr int DOWN = POSITIONS / TILE_SIDE;
+    constexpr int WAVE_POSITIONS = POSITIONS / WAVES_DOWN, DOWN = WAVE_POSITIONS / TILE_SIDE;
     const int wave = thread_x() / WAVE, first_column = static_cast<int>(block_x()) * POSITIONS;
     const int count = p.n - first_column < POSITIONS ? p.n - first_column : POSITIONS;
     const int t_pitch = p.c_depth * T::BYTES + GPU_ROW_PAD, z_pitch = p.depth * T::BYTES + GPU_ROW_PAD;
     unsigned char *t_rows = shared, *z_rows = t_rows + POSITIONS * t_pitch, *ring = z_rows + POSITIONS * z_pitch;
-    unsigned char *staging = ring + STAGES * rows_panel<COLUMNS>::BYTES;
-    float *inverse = reinterpret_cast<float *>(staging + GPU_BLOCK_WAVES * TILE_SIDE * OUT_PITCH);
+    unsigned char *staging = ring + STAGES * rows_panel<COLUMNS, WAVES>::BYTES;
+    float *inverse = reinterpret_cast<float *>(staging + WAVES * TILE_SIDE * OUT_PITCH);
 
     output_weights<T> weights;
     weights.p = &p;
@@ -238,21 +252,24 @@ EVO_DEVICE void finish(const gpu_tensor_finish_params &p, unsigned char *shared)
         *offset = z + row * strides[2];
         return row < count;
     };
-    norm_rows<T, POSITIONS, OCTETS>(task, locate, z_rows, z_pitch, p.scaled ? inverse : nullptr);
+    norm_rows<T, POSITIONS, OCTETS, WAVES>(task, locate, z_rows, z_pitch, p.scaled ? inverse : nullptr);
 
-    output_sums<DOWN> own;
+    output_sums<T, DOWN> own;
     clear(own.y);
     clear(own.gate);
-    int step = 0, first = wave * WAVE_COLUMNS;
+    const int across = WAVES_DOWN > 1 ? wave % WAVES_ACROSS : wave;
+    const int down = WAVES_DOWN > 1 ? wave / WAVES_ACROSS * WAVE_POSITIONS : 0;
+    const unsigned char *x_t = t_rows + down * t_pitch + lane_offset(t_pitch),
+                        *x_z = z_rows + down * z_pitch + lane_offset(z_pitch);
+    int step = 0, first = across * WAVE_COLUMNS;
     walk.run(weights, [&](const unsigned char *stage) {
-        const unsigned char *rows = stage + wave * WAVE_COLUMNS * STAGE_PITCH + right_lane_offset(STAGE_PITCH);
+        const unsigned char *rows = stage + across * WAVE_COLUMNS * STAGE_PITCH + right_lane_offset(STAGE_PITCH);
         if (step < weights.steps_t)
-            multiply_stage<T>(t_rows + lane_offset(t_pitch) + step * CHUNK, t_pitch, rows, STAGE_PITCH, own.y);
+            multiply_stage<T>(x_t + step * CHUNK, t_pitch, rows, STAGE_PITCH, own.y);
         else
-            multiply_stage<T>(z_rows + lane_offset(z_pitch) + (step - weights.steps_t) * CHUNK, z_pitch, rows,
-                              STAGE_PITCH, own.gate);
+            multiply_stage<T>(x_z + (step - weights.steps_t) * CHUNK, z_pitch, rows, STAGE_PITCH, own.gate);
         if (++step < weights.steps) return;
-        own.write(p, first, first_column, count, inverse, staging + wave * TILE_SIDE * OUT_PITCH);
+        own.write(p, first, first_column + down, count - down, inverse + down, staging + wave * TILE_SIDE * OUT_PITCH);
         clear(own.y);
         clear(own.gate);
         step = 0;
@@ -261,7 +278,7 @@ EVO_DEVICE void finish(const gpu_tensor_finish_params &p, unsigned char *shared)
 }
 
 #define EVO_FINISH(name, type, positions, octets)                                                                     \
-    EVO_KERNEL(evo_trimul_finish_##name##_##positions, gpu_tensor_finish_params, THREADS, 2) {                        \
+    EVO_KERNEL(evo_trimul_finish_##name##_##positions, gpu_tensor_finish_params, BLOCK_THREADS, 2) {                  \
         EVO_DYNAMIC_SHARED(shared);                                                                                   \
         finish<type, positions, octets>(p, shared);                                                                   \
     }

@@ -1,13 +1,16 @@
 /*
  * tensor_project.cu: a and b on matrix units. A block norms its positions into shared memory and multiplies all rows of the
  * weights with them, 128 packed rows at a time: sums[packed row][position], so that a channel's positions are neighbours on
- * their way out. Four waves, two by two; a tile of 16 channels and the tile of their gates belong to the same lanes.
+ * their way out. Waves stand in two columns; a tile of 16 channels and the tile of their gates belong to the same lanes.
  */
 #include "backends/gpu/kernels/norm_rows.h"
 #include "backends/gpu/kernels/trimul/params.h"
 #include "backends/gpu/kernels/trimul/scaled.h"
 
-static constexpr int STAGES = ASYNCHRONOUS ? GPU_TENSOR_STAGES : 2, ROWS = GPU_TENSOR_ROWS, DOWN = ROWS / 2 / TILE_SIDE;
+static constexpr int STAGES = ASYNCHRONOUS ? GPU_TENSOR_STAGES : 2, ROWS = GPU_TENSOR_ROWS;
+static constexpr int WAVES = ASYNCHRONOUS ? int{ GPU_TRIMUL_WAVES } : int{ GPU_BLOCK_WAVES },
+                     BLOCK_THREADS = WAVES * WAVE;
+static constexpr int WAVE_ROWS = ROWS / (WAVES / 2), DOWN = WAVE_ROWS / TILE_SIDE;
 
 EVO_KERNEL(evo_trimul_mask_max, gpu_mask_max_params, GPU_PACK_THREADS, 1) {
     EVO_SHARED(float, shared, GPU_PACK_THREADS);
@@ -38,9 +41,9 @@ EVO_DEVICE bool locate_position(const gpu_tensor_project_params &p, int64_t m, i
 
 /* The weights' chunks of 128 rows, one after the other, each over all of K. */
 template <class T> struct weight_rows {
-    static constexpr int BYTES = rows_panel<ROWS>::BYTES;
+    static constexpr int BYTES = rows_panel<ROWS, WAVES>::BYTES;
     const gpu_tensor_project_params *p;
-    rows_panel<ROWS> panel;
+    rows_panel<ROWS, WAVES> panel;
     int chunk, steps, step; /* of the chunk that is fetched */
 
     EVO_METHOD const unsigned char *rows() const {
@@ -140,9 +143,8 @@ EVO_DEVICE void project(const gpu_tensor_project_params &p, unsigned char *share
     const int pitch = p.depth * T::BYTES + GPU_ROW_PAD;
     const int64_t first = static_cast<int64_t>(block_x()) * POSITIONS;
     unsigned char *x = shared, *ring = x + POSITIONS * pitch;
-    unsigned char *staging = ring + STAGES * rows_panel<ROWS>::BYTES;
-    float *mask =
-        reinterpret_cast<float *>(staging + GPU_BLOCK_WAVES * TILE_SIDE * channel_rows<T, POSITIONS / 2>::PITCH);
+    unsigned char *staging = ring + STAGES * rows_panel<ROWS, WAVES>::BYTES;
+    float *mask = reinterpret_cast<float *>(staging + WAVES * TILE_SIDE * channel_rows<T, POSITIONS / 2>::PITCH);
 
     const int begin = static_cast<int>(block_y()) * p.chunks_per_block, all = 2 * p.chunks_per_side;
     const int end = begin + p.chunks_per_block < all ? begin + p.chunks_per_block : all;
@@ -154,7 +156,7 @@ EVO_DEVICE void project(const gpu_tensor_project_params &p, unsigned char *share
     stage_walk<STAGES, weight_rows<T>> walk = { ring, (end - begin) * weights.steps };
     walk.begin(weights);
 
-    static_assert(POSITIONS <= THREADS, "a mask a thread");
+    static_assert(POSITIONS <= BLOCK_THREADS, "a mask a thread");
     int64_t source, at_mask;
     float own_mask = 0.0f;
     if (thread_x() < POSITIONS && locate_position(p, first + thread_x(), &source, &at_mask))
@@ -164,7 +166,7 @@ EVO_DEVICE void project(const gpu_tensor_project_params &p, unsigned char *share
         int64_t at;
         return locate_position(p, first + row, offset, &at);
     };
-    norm_rows<T, POSITIONS, OCTETS>(task, locate, x, pitch, nullptr);
+    norm_rows<T, POSITIONS, OCTETS, WAVES>(task, locate, x, pitch, nullptr);
     if (thread_x() < POSITIONS) mask[thread_x()] = own_mask * power_of_two(-mask_exponent(p.mask_parts, p.mask_max));
 
     projection<T, ACROSS> own;
@@ -174,11 +176,11 @@ EVO_DEVICE void project(const gpu_tensor_project_params &p, unsigned char *share
     const unsigned char *y = x + across * (POSITIONS / 2) * pitch + right_lane_offset(pitch);
     int chunk = begin, step = 0;
     walk.run(weights, [&](const unsigned char *stage) {
-        multiply_stage<T>(stage + down * (ROWS / 2) * STAGE_PITCH + lane_offset(STAGE_PITCH), STAGE_PITCH,
+        multiply_stage<T>(stage + down * WAVE_ROWS * STAGE_PITCH + lane_offset(STAGE_PITCH), STAGE_PITCH,
                           y + step * CHUNK, pitch, own.sum);
         if (++step < weights.steps) return;
         const int side = chunk / p.chunks_per_side;
-        const int channel = chunk % p.chunks_per_side * (ROWS / 2) + down * (ROWS / 4); /* of the group */
+        const int channel = chunk % p.chunks_per_side * (ROWS / 2) + down * (WAVE_ROWS / 2); /* of the group */
         const float4_t *table = reinterpret_cast<const float4_t *>(p.table) + side * (p.side_rows / 2) + p.group_begin;
         unsigned char *target = static_cast<unsigned char *>(p.target[side]) + block_z() * p.target_batch * T::BYTES;
         EVO_UNROLL
@@ -195,7 +197,7 @@ EVO_DEVICE void project(const gpu_tensor_project_params &p, unsigned char *share
 }
 
 #define EVO_PROJECT(name, type, positions, octets)                                                                    \
-    EVO_KERNEL(evo_trimul_project_##name##_##positions, gpu_tensor_project_params, THREADS, 2) {                      \
+    EVO_KERNEL(evo_trimul_project_##name##_##positions, gpu_tensor_project_params, BLOCK_THREADS, 2) {                \
         EVO_DYNAMIC_SHARED(shared);                                                                                   \
         project<type, positions, octets>(p, shared);                                                                  \
     }
