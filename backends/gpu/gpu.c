@@ -83,6 +83,8 @@ static const struct {
     [GPU_OPM_COMBINE_TF32] = OF_WAVES("opm/tensor_weight_first", "evo_opm_tensor_combine_tf32"),
 #undef OF_WAVES
 #undef OF_TRIMUL_WAVES
+    [GPU_HOPPER_OUTER_BF16] = { "hopper/opm_outer", "evo_hopper_outer_BF16", 3 * GPU_HOPPER_WARPGROUP,
+                                GPU_HOPPER_SHARED, 0 },
     [GPU_HOPPER_PACK_BF16] = { "hopper/trimul_pack", "evo_hopper_pack_BF16", GPU_PACK_THREADS, 0, 0 },
     [GPU_HOPPER_PACK_FP16] = { "hopper/trimul_pack", "evo_hopper_pack_FP16", GPU_PACK_THREADS, 0, 0 },
     [GPU_HOPPER_PACK_SIDES] = { "hopper/trimul_pack", "evo_hopper_pack_sides", GPU_PACK_THREADS, 0, 0 },
@@ -326,7 +328,7 @@ void gpu_close(evo_device *base) {
 }
 
 const evo_kernel *const *gpu_kernels(evo_op op, int *count) {
-    static const evo_kernel *const opm[] = { &gpu_opm_tensor, &gpu_opm_portable };
+    static const evo_kernel *const opm[] = { &gpu_opm_hopper, &gpu_opm_tensor, &gpu_opm_portable };
     static const evo_kernel *const trimul[] = { &gpu_trimul_hopper, &gpu_trimul_tensor, &gpu_trimul_portable };
     *count = op == EVO_OP_OPM ? sizeof opm / sizeof *opm : sizeof trimul / sizeof *trimul;
     return op == EVO_OP_OPM ? opm : trimul;

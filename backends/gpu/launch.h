@@ -62,6 +62,7 @@ typedef enum gpu_function {
     GPU_OPM_COMBINE_BF16,
     GPU_OPM_COMBINE_FP16,
     GPU_OPM_COMBINE_TF32,
+    GPU_HOPPER_OUTER_BF16,
     GPU_HOPPER_PACK_BF16,
     GPU_HOPPER_PACK_FP16,
     GPU_HOPPER_PACK_SIDES,
@@ -94,7 +95,7 @@ enum {
     GPU_LAYOUT_PORTABLE = 16, /* pack layouts of tier `portable` */
     GPU_LAYOUT_RAW_GATE = 17, /* the same, where the triangle multiplication's gate reads z itself */
     GPU_LAYOUT_TENSOR = 32,   /* of tier `tensor`: + 2 * the dtype of the operands, + 1 with a raw gate */
-    GPU_LAYOUT_HOPPER = 64,   /* of tier `hopper`: plus 1 for raw gates, plus 2 for fp16 */
+    GPU_LAYOUT_HOPPER = 64,   /* of tier `hopper` and any later: plus 1 for raw gates, plus 2 for fp16 */
     GPU_GRID_LIMIT = 65535    /* blocks in y and z */
 };
 
@@ -176,6 +177,7 @@ static inline float *gpu_take(uintptr_t *next, int64_t bytes) {
     return taken;
 }
 
+extern const evo_kernel gpu_opm_hopper;
 extern const evo_kernel gpu_opm_tensor;
 extern const evo_kernel gpu_opm_portable;
 extern const evo_kernel gpu_trimul_hopper;

@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "backends/gpu/kernels/opm/params.h"
-#include "backends/gpu/launch.h"
+#include "backends/gpu/opm_tensor.h"
 
 /* form->order */
 enum {
@@ -176,6 +176,7 @@ static evo_status pack_out(const evo_call *call, const weights *to) {
         .z_rows = (int32_t)z_rows(d),
         .dtype = type_of(d)->dtype,
         .rest = ldexpf(1.0f, 2 * GPU_OPM_TENSOR_SHIFT),
+        .together = call->form->pack_layout >= GPU_LAYOUT_HOPPER ? 2 : 1,
     };
     const gpu_pack_vector_params bias = {
         gpu_weight_of(&from->out_bias), to->bias, (int32_t)d->c_z, (int32_t)z_rows(d), 0.0f, 0
@@ -432,18 +433,18 @@ static gpu_opm_output output_of(const evo_call *call, int64_t batch, const weigh
     };
 }
 
-static evo_status outer_first(const evo_call *call, const evo_tile *tile, const weights *w) {
+gpu_opm_tensor_outer_params gpu_opm_outer_of(const evo_call *call, const evo_tile *tile) {
     const evo_opm_desc *d = &call->problem->desc.opm;
-    const number_type *type = type_of(d);
     const int64_t rows = tile->rows.end - tile->rows.begin, cols = tile->cols.end - tile->cols.begin;
-    const bool large = call->form->tuning[LARGE];
     const buffers from = map_buffers(call);
-    const gpu_opm_tensor_outer_params params = {
-        .output = output_of(call, tile->batch.begin, w),
+    weights w;
+    map_weights(d, call->pack, &w);
+    return (gpu_opm_tensor_outer_params){
+        .output = output_of(call, tile->batch.begin, &w),
         .a = from.a,
         .b = from.b,
-        .weight = w->outer,
-        .z_scale = w->z_scale,
+        .weight = w.outer,
+        .z_scale = w.z_scale,
         .a_batch = from.a_batch,
         .b_batch = from.b_batch,
         .a_channel = rows * s_pad(d),
@@ -459,9 +460,17 @@ static evo_status outer_first(const evo_call *call, const evo_tile *tile, const 
         .mask_b = d->mask_sides == EVO_MASK_BOTH,
         .mask_exponent = mask_exponent(d),
     };
+}
+
+static evo_status outer_first(const evo_call *call, const evo_tile *tile) {
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    const number_type *type = type_of(d);
+    const bool large = call->form->tuning[LARGE];
+    const gpu_opm_tensor_outer_params params = gpu_opm_outer_of(call, tile);
     const int64_t shared = fixed_shared(type, large) + GPU_OPM_TENSOR_TILE(params.chunk * type->bytes);
     return gpu_launch_shared(call, type->outer[large],
-                             gpu_blocks(rows, GPU_OPM_TENSOR_ROWS) * gpu_blocks(cols, GPU_OPM_TENSOR_COLS),
+                             gpu_blocks(params.row_count, GPU_OPM_TENSOR_ROWS) *
+                                 gpu_blocks(params.col_count, GPU_OPM_TENSOR_COLS),
                              gpu_blocks(d->c_z, GPU_OPM_TENSOR_COLUMNS), tile->batch.end - tile->batch.begin,
                              (size_t)shared, &params, sizeof params);
 }
@@ -514,8 +523,8 @@ static evo_status outer(const evo_call *call, const evo_tile *tile) {
                   entries = call->form->tuning[U_BATCH];
     evo_status status = EVO_OK;
     weights w;
+    if (call->form->order == OUTER_FIRST) return outer_first(call, tile);
     map_weights(&call->problem->desc.opm, call->pack, &w);
-    if (call->form->order == OUTER_FIRST) return outer_first(call, tile, &w);
     for (int64_t b = tile->batch.begin; b < tile->batch.end; b += entries) {
         const evo_range batch = { b, tile->batch.end - b < entries ? tile->batch.end : b + entries };
         for (int64_t i = 0; i < rows && status == EVO_OK; i += step)

@@ -1,6 +1,6 @@
 /*
- * test_hopper.c: tier `hopper` of the triangle multiplication, forced: every instance, shape and form of it judged by naive.c,
- * and the list of what it refuses. Elsewhere it must refuse by name.
+ * test_hopper.c: tier `hopper` of both ops, forced: every instance, shape and form of it judged by naive.c, and the lists of
+ * what it refuses. Elsewhere it must refuse by name.
  */
 #include "../ops/judge.h"
 
@@ -259,9 +259,158 @@ static void test_batches_and_graphs(void **state) {
     }
 }
 
+/* --- The outer product mean --- */
+
+static evo_opm_desc usual_opm(void) {
+    evo_opm_desc d = EVO_OPM_DESC_INIT;
+    d.s = 40;
+    d.n = 70;
+    d.c_m = 64;
+    d.c = 32;
+    d.c_z = 128;
+    d.m.dtype = d.out.dtype = EVO_BF16;
+    d.mask.dtype = EVO_FP32;
+    d.compute = EVO_COMPUTE_BF16;
+    d.kernel = "hopper";
+    return d;
+}
+
+static evo_status try_opm(const evo_opm_desc *d) {
+    evo_plan *plan = NULL;
+    const evo_status status = evo_opm_plan_create(judge_context, d, &plan);
+    evo_plan_destroy(plan);
+    return status;
+}
+
+static void refuse_opm(evo_opm_desc d, const char *word) {
+    REFUSED(try_opm(&d), EVO_ERROR_UNSUPPORTED, "hopper", word);
+}
+
+static void test_opm_elsewhere(void **state) {
+    evo_opm_desc d = usual_opm();
+    (void)state;
+    if (has_tier) skip();
+    refuse_opm(d, "sm_90a");
+}
+
+static void test_opm_refusals(void **state) {
+    static const int64_t narrow[4] = { 70 * 70 * 132, 70 * 132, 132, 1 },
+                         apart[4] = { 70 * 70 * 256, 70 * 256, 256, 2 }, far[3] = { 1, (int64_t)1 << 31, 1 },
+                         long_way[3] = { 1, (int64_t)1 << 26, 1 };
+    evo_opm_desc d = usual_opm();
+    (void)state;
+    if (!has_tier) skip();
+    OK(try_opm(&d));
+    d.compute = EVO_COMPUTE_FP32;
+    refuse_opm(d, "fp32");
+    d.compute = EVO_COMPUTE_FP16;
+    refuse_opm(d, "fp16");
+    d = usual_opm();
+    d.c = 16;
+    refuse_opm(d, "c of 32");
+    d = usual_opm();
+    d.c_z = 64;
+    refuse_opm(d, "c_z of 128");
+    d = usual_opm();
+    d.c_m = 400;
+    refuse_opm(d, "c_m to 384");
+    d = usual_opm();
+    d.s = 15;
+    refuse_opm(d, "at least 16");
+    d = usual_opm();
+    d.n = (1 << 20) + 1;
+    refuse_opm(d, "2^20");
+    d = usual_opm();
+    d.divide = EVO_DIVIDE_BEFORE;
+    d.count_min = 0.0;
+    refuse_opm(d, "count_min");
+    d = usual_opm();
+    memcpy(d.mask.strides, far, sizeof far);
+    refuse_opm(d, "2^31");
+    memcpy(d.mask.strides, long_way, sizeof long_way);
+    refuse_opm(d, "2^31");
+    d = usual_opm();
+    d.out.dtype = EVO_FP32;
+    refuse_opm(d, "out is fp32");
+    d = usual_opm();
+    d.residual.dtype = EVO_FP32;
+    refuse_opm(d, "residual is fp32");
+    d = usual_opm();
+    d.out.alignment = 8;
+    refuse_opm(d, "out is not");
+    d = usual_opm();
+    memcpy(d.out.strides, narrow, sizeof narrow);
+    refuse_opm(d, "out is not");
+    d = usual_opm();
+    d.residual.dtype = EVO_BF16;
+    memcpy(d.residual.strides, apart, sizeof apart);
+    refuse_opm(d, "residual is not");
+    d = usual_opm();
+    d.workspace_limit = 1;
+    REFUSED(try_opm(&d), EVO_ERROR_WORKSPACE_LIMIT, "hopper", "at least");
+}
+
+/* a and b, two bytes each, and no more than a hundredth beside. */
+static void test_opm_workspace(void **state) {
+    evo_opm_desc d = usual_opm();
+    evo_plan *plan = NULL;
+    evo_plan_info info = EVO_PLAN_INFO_INIT;
+    (void)state;
+    if (!has_tier) skip();
+    d.s = 128;
+    d.n = 256;
+    OK(evo_opm_plan_create(judge_context, &d, &plan));
+    OK(evo_plan_get_info(plan, &info));
+    evo_plan_destroy(plan);
+    assert_true(info.workspace_size <= (size_t)(4 * d.s * d.n * d.c) * 101 / 100);
+}
+
+/* Slabs of 128 s and chunks of four, whole and ragged; tiles of 64 x 4 pairs likewise; and every form. */
+static void test_opm_cases(void **state) {
+    static const char *const rests[] = {
+        "s=16,n=1",
+        "s=17,n=4",
+        "s=128,n=5",
+        "s=129,n=3",
+        "s=512,n=2",
+        "s=513,n=6,b=2",
+        "s=1100,n=3",
+        "s=24,n=64",
+        "s=24,n=65,residual=1",
+        "s=20,n=9,b=3,residual=1",
+        "s=20,n=9,layout=padded,residual=1",
+        "s=20,n=9,variant=boltz",
+        "s=20,n=9,biases=none",
+        "s=20,n=9,mask=none,b=2",
+        "s=20,n=9,mask=fractional,mask_dtype=fp64",
+        "s=21,n=9,mask=random,mask_dtype=uint8,b=2",
+        "s=31,n=9,mask=large,mask_dtype=fp32",
+        "s=33,n=9,mask=random,mask_dtype=bf16",
+        "s=20,n=9,mask=all,mask_dtype=fp16",
+        "s=20,n=9,input=nan,b=2",
+        "s=20,n=9,weights=mixed,weight_layout=interleaved",
+        "s=20,n=9,ln_eps=0.1,runs=3",
+    };
+    const uint64_t seed = test_seed(44);
+    (void)state;
+    if (!has_tier) skip();
+    for (size_t i = 0; i < COUNT(rests); i++) {
+        char text[CASE_NAME_SIZE];
+        snprintf(text, sizeof text, "opm(dtype=bf16,c_m=32,c=32,c_z=128,%s)", rests[i]);
+        judge_text(judge_context, text, seed + i);
+    }
+}
+
+static void test_opm_batches_and_graphs(void **state) {
+    (void)state;
+    if (!has_tier) skip();
+    judge_split(judge_context, "opm(dtype=bf16,b=3,s=20,n=9,c_m=32,c=32,c_z=128,residual=1)");
+    judge_graph(judge_context, "opm(dtype=bf16,b=3,s=20,n=9,c_m=32,c=32,c_z=128,residual=1)");
+}
+
 static int setup(void **state) {
     evo_trimul_desc d = usual();
-    setenv("EVO_KERNEL", "trimul:hopper", 1);
+    setenv("EVO_KERNEL", "opm:hopper,trimul:hopper", 1);
     judge_setup(state);
     has_tier = try_plan(&d) == EVO_OK;
     return 0;
@@ -269,10 +418,19 @@ static int setup(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_elsewhere),      cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_widths),         cmocka_unit_test(test_streamed),
-        cmocka_unit_test(test_sizes),          cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_special_values), cmocka_unit_test(test_batches_and_graphs),
+        cmocka_unit_test(test_elsewhere),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_widths),
+        cmocka_unit_test(test_streamed),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_special_values),
+        cmocka_unit_test(test_batches_and_graphs),
+        cmocka_unit_test(test_opm_elsewhere),
+        cmocka_unit_test(test_opm_refusals),
+        cmocka_unit_test(test_opm_workspace),
+        cmocka_unit_test(test_opm_cases),
+        cmocka_unit_test(test_opm_batches_and_graphs),
     };
     if (test_device_missing()) return TEST_SKIPPED;
     if (strcmp(test_device(), "cpu") == 0) {

@@ -174,14 +174,37 @@ typedef struct gpu_opm_tensor_combine_params {
     int32_t unused;
 } gpu_opm_tensor_combine_params;
 
-/* evo_opm_tensor_pack_out: W_o for both orders, each of its rows a block's. `scales` are those of a's and b's channels. */
+/*
+ * evo_opm_tensor_pack_out: W_o for both orders, each of its rows a block's. `scales` are those of a's and b's channels; `outer`
+ * holds `together` channels c_a side by side, 1 or 2.
+ */
 typedef struct gpu_opm_tensor_pack_params {
     gpu_weight source;                    /* [c_z, c * c] */
     const float *scales;                  /* [2 c], in fp16 only */
-    void *outer, *weigh;                  /* [blocks of 32 c_b][c_a][z_rows][32], [z_rows * c][c_pad] */
+    void *outer, *weigh;                  /* [blocks of 32 c_b][c_a][z_rows][c_a][32], [z_rows * c][c_pad] */
     float *z_scale;                       /* [z_rows] */
     int32_t c, c_pad, c_z, z_rows, dtype; /* dtype: GPU_FP32 for tf32 */
     float rest;                           /* fp16: what z_scale gets beside the row's own scale */
+    int32_t together, unused;
 } gpu_opm_tensor_pack_params;
+
+/* --- Tier `hopper` --- */
+
+enum {
+    GPU_OPM_HOPPER_ROWS = 64, /* a block takes tiles of 64 x 4 pairs (i, j) */
+    GPU_OPM_HOPPER_COLS = 4,
+    GPU_OPM_HOPPER_HIDDEN = 32,  /* c */
+    GPU_OPM_HOPPER_COLUMNS = 128 /* c_z */
+};
+
+/* evo_hopper_outer_*: outer first. a [c][rows][s_pad] and b [c][cols][s_pad], zeros past S; grid x: persistent blocks. */
+typedef struct gpu_opm_hopper_params {
+    gpu_tensor_map a;      /* [batch, c, rows, s], boxes of 64 rows x 64 s */
+    gpu_tensor_map b;      /* [batch, cols, c, s], boxes of 4 cols x 32 c x 64 s */
+    gpu_tensor_map weight; /* [c / 2][c_z][2 c_a][32 c_b], boxes of one c / 2 */
+    gpu_opm_output output;
+    int64_t row_begin, col_begin;
+    int32_t row_count, col_count, batch_count, unused;
+} gpu_opm_hopper_params;
 
 #endif

@@ -1,0 +1,11 @@
+/* opm_tensor.h: what tier `hopper` of the outer product mean takes from tier `tensor` beside its stages. */
+#ifndef EVO_BACKENDS_GPU_OPM_TENSOR_H
+#define EVO_BACKENDS_GPU_OPM_TENSOR_H
+
+#include "backends/gpu/kernels/opm/params.h"
+#include "backends/gpu/launch.h"
+
+/** Outer first: where a and b of a tile, W_o and the output lie. */
+gpu_opm_tensor_outer_params gpu_opm_outer_of(const evo_call *call, const evo_tile *tile);
+
+#endif
