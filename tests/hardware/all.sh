@@ -68,7 +68,7 @@ for dtype in fp32 bf16 fp16; do
         try "repeat-$dtype-$n" "$evo" check --device "$device" \
             --case "trimul(variant=alphafold2,direction=incoming,dtype=$dtype,n=$n,c_z=32,c=32,mask=random,runs=60)" \
             --case "trimul(variant=alphafold2,direction=outgoing,dtype=$dtype,n=$n,c_z=$wide,c=$wide,mask=random,runs=60)" \
-            --case "opm(variant=alphafold2,dtype=$dtype,s=16,n=$n,c_m=64,c=$((wide / 4)),c_z=128,mask=random,runs=60)"
+            --case "opm(variant=alphafold2,dtype=$dtype,s=16,n=$n,c_m=64,c=$((wide / 4)),c_z=$wide,mask=random,runs=60)"
     done
 done
 for program in "$build"/tests/test_*; do

@@ -132,9 +132,8 @@ ENTRY int hipDeviceTotalMem(size_t *bytes, int index) {
 }
 
 /* Of hipDeviceProp_t, the name and gcnArchName; the rest is filled with something that is no text. */
-static int fill_properties(void *properties, size_t size, size_t arch_offset, int index) {
+static int fill_properties(driver &r, void *properties, size_t size, size_t arch_offset, int index) {
     char *const bytes = (char *)properties;
-    BEGIN;
     if (!find_device(r, index)) return give(invalid_device);
     const facts &about = *find_device(r, index)->about;
     memset(bytes, 0xa5, size);
@@ -144,12 +143,14 @@ static int fill_properties(void *properties, size_t size, size_t arch_offset, in
 }
 
 ENTRY int hipGetDevicePropertiesR0600(void *properties, int index) {
-    return fill_properties(properties, 1472, 1160, index);
+    BEGIN;
+    return fill_properties(r, properties, 1472, 1160, index);
 }
 
 /* The struct of ROCm 5. */
 ENTRY int hipGetDeviceProperties(void *properties, int index) {
-    return fill_properties(properties, 792, 396, index);
+    BEGIN;
+    return fill_properties(r, properties, 792, 396, index);
 }
 
 /* ---- kernels ---- */
