@@ -92,6 +92,9 @@ static void test_flops_and_bytes(void **state) {
     const double weight_first = flops_of("opm(b=1,s=2,n=5,c_m=8,c=4,c_z=6,mask=random,mask_dtype=uint8)", &bytes);
     assert_true(weight_first == 4.0 * 2 * 5 * 8 * 4 + 2.0 * 2 * 5 * 16 * 6 + 2.0 * 25 * 2 * 4 * 6);
     assert_true(bytes == 2.0 * 5 * (8 * 4 + 1 + 4 * 4 * 4) + 25.0 * 6 * 4);
+    const double without = bytes;
+    flops_of("opm(b=1,s=2,n=5,c_m=8,c=4,c_z=6,mask=random,mask_dtype=uint8,residual=1)", &bytes);
+    assert_true(bytes == without + 25.0 * 6 * 4);
     const double tri = flops_of("trimul(b=1,n=9,c_z=6,c=4,c_out=5,mask=none,residual=1,biases=none)", &bytes);
     assert_true(tri == 2.0 * 81 * (4 * 6 * 4 + 9 * 4 + 4 * 5 + 6 * 5));
     assert_true(bytes == 81.0 * (2 * 6 * 4 + 6 * 4 * 4 + 2 * 5 * 4));
@@ -287,6 +290,8 @@ static void test_log_callback(void **state) {
         assert_non_null(strstr(log.text, ",plan,"));
         assert_non_null(strstr(log.text, ",execute,"));
         for (int k = 0; k < SAMPLE_COUNT; k++) assert_non_null(strstr(log.text, parts[k]));
+        assert_non_null(strstr(log.text, ",outgoing,"));
+        assert_null(strstr(log.text, ",incoming,"));
         const char *execute = strstr(log.text, ",execute,");
         assert_int_equal(memchr(execute, '=', strcspn(execute, "\n")) != NULL, 1);
         char *end = strchr(execute, '\n');
