@@ -121,17 +121,15 @@ static void test_stride_of_one(void **state) {
         OK(evo_plan_get_info(s->plan, &usual));
         for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
             const enum case_role roles[] = { CASE_INPUT, CASE_MASK, CASE_RESIDUAL, CASE_OUTPUT };
-            union case_desc desc = s->desc;
             evo_plan_info info = EVO_PLAN_INFO_INIT;
             evo_plan *plan;
             for (int r = 0; r < 4; r++) {
-                evo_tensor *tensor = AT(evo_tensor, &desc, s->op->specs[sample_spec(s, roles[r])].layout);
                 const int64_t row = roles[r] == CASE_INPUT ? cases[k].input : cases[k].out;
                 const int64_t strides[4] = { values[i], row, row / 64, 1 },
                               of_mask[4] = { values[i], cases[k].mask, 1, 0 };
-                memcpy(tensor->strides, roles[r] == CASE_MASK ? of_mask : strides, sizeof strides);
+                memcpy(sample_tensor(s, roles[r])->strides, roles[r] == CASE_MASK ? of_mask : strides, sizeof strides);
             }
-            OK(s->op->plan_create(context, &desc, &plan));
+            OK(s->op->plan_create(context, &s->desc, &plan));
             OK(evo_plan_get_info(plan, &info));
             assert_string_equal(info.kernel, usual.kernel);
             assert_string_equal(info.refusals, usual.refusals);
