@@ -39,6 +39,9 @@ EVO_DEVICE int warpgroup_number() {
 EVO_DEVICE unsigned block_count_x() {
     return gridDim.x;
 }
+template <class T> EVO_DEVICE T wave_shuffle(T value, int lane) {
+    return __shfl_sync(0xffffffffu, value, lane);
+}
 /* True in one lane of a converged wave: the compiler then issues bulk copies without a loop over lanes. */
 EVO_DEVICE bool elect() {
     uint32_t elected;

@@ -83,9 +83,19 @@ static const struct {
     [GPU_OPM_COMBINE_TF32] = OF_WAVES("opm/tensor_weight_first", "evo_opm_tensor_combine_tf32"),
 #undef OF_WAVES
 #undef OF_TRIMUL_WAVES
-    [GPU_HOPPER_OUTER_BF16] = { "hopper/opm_outer", "evo_hopper_outer_BF16", 3 * GPU_HOPPER_WARPGROUP,
-                                GPU_HOPPER_SHARED, 0 },
-    [GPU_HOPPER_PACK_BF16] = { "hopper/trimul_pack", "evo_hopper_pack_BF16", GPU_PACK_THREADS, 0, 0 },
+#define INSTANCE(type, c_m, groups, stages, buffers)                                                     \
+    [GPU_HOPPER_OPM_PROJECT_##type##_##c_m] = { "hopper/opm_project",                                    \
+                                                "evo_hopper_opm_project_" #type "_" #c_m,                \
+                                                groups * GPU_HOPPER_WARPGROUP, GPU_HOPPER_SHARED, 0 },
+    GPU_HOPPER_OPM_PROJECT(INSTANCE)
+#undef INSTANCE
+#define INSTANCE(type, columns, parts)                                                                   \
+    [GPU_HOPPER_OUTER_##type##_##columns##_##parts] = { "hopper/opm_outer",                              \
+                                                        "evo_hopper_outer_" #type "_" #columns "_" #parts, \
+                                                        3 * GPU_HOPPER_WARPGROUP, GPU_HOPPER_SHARED, 0 },
+        GPU_HOPPER_OUTER(INSTANCE)
+#undef INSTANCE
+            [GPU_HOPPER_PACK_BF16] = { "hopper/trimul_pack", "evo_hopper_pack_BF16", GPU_PACK_THREADS, 0, 0 },
     [GPU_HOPPER_PACK_FP16] = { "hopper/trimul_pack", "evo_hopper_pack_FP16", GPU_PACK_THREADS, 0, 0 },
     [GPU_HOPPER_PACK_SIDES] = { "hopper/trimul_pack", "evo_hopper_pack_sides", GPU_PACK_THREADS, 0, 0 },
 #define CONTRACT(instance)                                                                                 \

@@ -4,6 +4,7 @@
 
 #include "backends/gpu/gpu.h"
 #include "backends/gpu/kernels/hopper/params.h"
+#include "backends/gpu/kernels/opm/params.h"
 
 /* The instance table in gpu.c has the names. */
 typedef enum gpu_function {
@@ -62,8 +63,13 @@ typedef enum gpu_function {
     GPU_OPM_COMBINE_BF16,
     GPU_OPM_COMBINE_FP16,
     GPU_OPM_COMBINE_TF32,
-    GPU_HOPPER_OUTER_BF16,
-    GPU_HOPPER_PACK_BF16,
+#define GPU_INSTANCE(type, c_m, groups, stages, buffers) GPU_HOPPER_OPM_PROJECT_##type##_##c_m,
+    GPU_HOPPER_OPM_PROJECT(GPU_INSTANCE)
+#undef GPU_INSTANCE
+#define GPU_INSTANCE(type, columns, parts) GPU_HOPPER_OUTER_##type##_##columns##_##parts,
+    GPU_HOPPER_OUTER(GPU_INSTANCE)
+#undef GPU_INSTANCE
+        GPU_HOPPER_PACK_BF16,
     GPU_HOPPER_PACK_FP16,
     GPU_HOPPER_PACK_SIDES,
     GPU_HOPPER_CONTRACT_BF16_128_OUT, /* types, widths and directions in this order: trimul_hopper.c counts on it */

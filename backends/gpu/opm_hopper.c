@@ -1,53 +1,258 @@
 /*
- * opm_hopper.c: tier `hopper` of the outer product mean, outer first: what it takes, and the launch of its products. Its pack,
- * form, buffers and projection are those of tier `tensor`; only W_o lies otherwise, two c_a side by side.
+ * opm_hopper.c: tier `hopper` of the outer product mean: what it takes, its part of the pack, and the launches of its kernels.
+ * Form and buffers, weight first, and the projection of what bulk copies cannot read, are those of tier `tensor`; W_o only
+ * lies otherwise, two c_a side by side. Tensor maps are made on the stack: they are parameters of the kernels.
  */
 #include "backends/gpu/opm_tensor.h"
 
 enum {
-    LEAST_S = 16 /* below, tier tensor's weight first is faster */
+    ELEMENT = 2,     /* bytes of bf16 and fp16 */
+    OUTER_FIRST = 0, /* form->order, as tier tensor's */
+    /* form->tuning, beside tier tensor's */
+    PROJECT_KERNEL = GPU_OPM_TENSOR_TUNING, /* GPU_FUNCTION_COUNT: tier tensor's */
+    OUTER_KERNEL,
+    OUTER_COLUMNS,      /* channels of z a tile */
+    LEAST_S = 16,       /* below, tier tensor's choice of the order holds */
+    MOST_HIDDEN = 64,   /* c */
+    MOST_CHANNELS = 384 /* c_z and c_m */
 };
 
-static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
-    evo_problem outer_first = *problem;
-    outer_first.order = 1;
-    const evo_status status = gpu_opm_tensor.plan(device, &outer_first, form);
+static bool is_fp16(const evo_opm_desc *d) {
+    return d->compute == EVO_COMPUTE_FP16;
+}
+
+/* --- Kernels --- */
+
+typedef struct instance {
+    int dtype;
+    int64_t width, parts;
+    gpu_function function;
+} instance;
+
+static const instance of_project[] = {
+#define INSTANCE(type, c_m, groups, stages, buffers) { EVO_##type, c_m, 0, GPU_HOPPER_OPM_PROJECT_##type##_##c_m },
+    GPU_HOPPER_OPM_PROJECT(INSTANCE)
+#undef INSTANCE
+};
+static const instance of_outer[] = {
+#define INSTANCE(type, columns, parts) \
+    { EVO_##type, columns, parts, GPU_HOPPER_OUTER_##type##_##columns##_##parts },
+    GPU_HOPPER_OUTER(INSTANCE)
+#undef INSTANCE
+};
+
+/* GPU_FUNCTION_COUNT: there is none. */
+static gpu_function find(const instance *table, size_t count, const evo_opm_desc *d, int64_t width, int64_t parts) {
+    const int dtype = is_fp16(d) ? EVO_FP16 : EVO_BF16;
+    for (size_t i = 0; i < count; i++)
+        if (table[i].dtype == dtype && table[i].width == width && table[i].parts == parts) return table[i].function;
+    return GPU_FUNCTION_COUNT;
+}
+#define FIND(table, d, width, parts) find(table, sizeof table / sizeof *table, d, width, parts)
+
+/* True if bulk copies read m: the type that is computed in, rows of channels whole, everything at multiples of 16 bytes. */
+static bool copies_take_m(const evo_opm_desc *d) {
+    const evo_tensor *m = &d->m;
+    const int64_t extents[3] = { d->batch, d->s, d->n };
+    bool fits = m->dtype == (is_fp16(d) ? EVO_FP16 : EVO_BF16) && m->strides[3] == 1 && m->alignment >= 16;
+    for (int i = 0; i < 3; i++) {
+        const int64_t stride = m->strides[i];
+        if (stride % 8 || stride >= (int64_t)1 << 38 || (extents[i] > 1 && stride <= 0)) fits = false;
+    }
+    return fits;
+}
+
+/* --- The pack: tier tensor's, then that of the own projection --- */
+
+typedef struct weights {
+    void *project;  /* [64 chunks][c_m], see gpu_opm_hopper_project_params */
+    uint64_t *bias; /* [64 chunks][2] */
+} weights;
+
+/* Channels of a side in the projection's weights. */
+static int64_t side_rows(const evo_opm_desc *d) {
+    return gpu_round(d->c, GPU_OPM_HOPPER_HIDDEN);
+}
+
+static int64_t all_rows(const evo_opm_desc *d) {
+    return gpu_round(2 * side_rows(d), GPU_HOPPER_OPM_COLUMNS);
+}
+
+static int64_t own_bytes(const evo_opm_desc *d) {
+    return gpu_round(all_rows(d) * d->c_m * ELEMENT, GPU_ALIGN) + gpu_round(all_rows(d) * 16, GPU_ALIGN);
+}
+
+static weights map_weights(const evo_call *call) {
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    unsigned char *first = (unsigned char *)call->pack + call->form->pack_size - (size_t)own_bytes(d);
+    return (weights){ first, (uint64_t *)(void *)(first + gpu_round(all_rows(d) * d->c_m * ELEMENT, GPU_ALIGN)) };
+}
+
+/* A side's rows from `first` on, and zeros behind them. */
+static evo_status pack_side(const evo_call *call, const weights *to, const evo_weight *weight, const evo_weight *bias,
+                            const float *scale, int64_t first) {
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    const evo_opm_weights *from = &call->args.opm_weights;
+    const gpu_function kernel = is_fp16(d) ? GPU_HOPPER_PACK_FP16 : GPU_HOPPER_PACK_BF16;
+    gpu_hopper_pack_params params = {
+        .source = gpu_weight_of(weight),
+        .norm = gpu_weight_of(&from->norm_weight),
+        .norm_bias = gpu_weight_of(&from->norm_bias),
+        .bias = gpu_weight_of(bias),
+        .target = to->project,
+        .bias_target = to->bias,
+        .ins = (int32_t)d->c_m,
+        .first = (int32_t)first,
+        .row_step = 8,
+        .factor = 1.0f,
+        .scale = scale,
+    };
+    const evo_status status = gpu_launch(call, kernel, d->c, 1, 1, &params, sizeof params);
     if (status != EVO_OK) return status;
-    form->pack_layout = GPU_LAYOUT_HOPPER;
-    const gpu_function own = GPU_HOPPER_OUTER_BF16;
-    return gpu_load(device, &own, 1);
+    const gpu_weight none = gpu_weight_of(NULL);
+    params.source = params.norm_bias = params.bias = none;
+    params.first += (int32_t)d->c;
+    params.scale = NULL;
+    return gpu_launch(call, kernel, side_rows(d) - d->c, 1, 1, &params, sizeof params);
 }
 
 static evo_status pack(const evo_call *call, const evo_tile *tile) {
-    return gpu_opm_tensor.stage[EVO_STAGE_PACK](call, tile);
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    const evo_opm_weights *from = &call->args.opm_weights;
+    evo_status status = gpu_opm_tensor.stage[EVO_STAGE_PACK](call, tile);
+    if (call->form->tuning[PROJECT_KERNEL] == GPU_FUNCTION_COUNT || status != EVO_OK) return status;
+    const weights to = map_weights(call);
+    const float *scales = is_fp16(d) ? gpu_opm_scales_of(call) : NULL;
+    status = pack_side(call, &to, &from->a_weight, &from->a_bias, scales, 0);
+    if (status == EVO_OK)
+        status = pack_side(call, &to, &from->b_weight, &from->b_bias, scales ? scales + d->c : NULL, side_rows(d));
+    /* Nothing for the last kernel: what starts early after it reads a pack that is complete. */
+    const gpu_hopper_sides_params sides = { NULL, NULL, 0, 0 };
+    return status == EVO_OK ? gpu_launch(call, GPU_HOPPER_PACK_SIDES, 1, 1, 1, &sides, sizeof sides) : status;
+}
+
+/* --- The form --- */
+
+static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
+    const evo_opm_desc *d = &problem->desc.opm;
+    evo_problem ordered = *problem;
+    if (!ordered.order && d->s >= LEAST_S) ordered.order = 1 + OUTER_FIRST;
+    const evo_status status = gpu_opm_tensor.plan(device, &ordered, form);
+    if (status != EVO_OK) return status;
+    const int64_t columns = d->c_z <= 64 ? 64 : 128;
+    const gpu_function outer = FIND(of_outer, d, columns, d->s <= GPU_OPM_HOPPER_SHORT ? 1 : 2),
+                       project = copies_take_m(d) ? FIND(of_project, d, d->c_m, 0) : GPU_FUNCTION_COUNT;
+    form->tuning[OUTER_KERNEL] = outer;
+    form->tuning[OUTER_COLUMNS] = columns;
+    form->tuning[PROJECT_KERNEL] = project;
+    form->pack_layout = GPU_LAYOUT_HOPPER + (is_fp16(d) ? 2u : 0u);
+    if (project != GPU_FUNCTION_COUNT) {
+        form->pack_layout++;
+        form->pack_size += (size_t)own_bytes(d);
+    }
+    const gpu_function all[] = { outer, GPU_HOPPER_PACK_BF16, GPU_HOPPER_PACK_FP16, GPU_HOPPER_PACK_SIDES, project };
+    return gpu_load(device, all, project == GPU_FUNCTION_COUNT ? 4 : 5);
+}
+
+/* Persistent blocks: as many as the device runs at once, at most what there is to do. */
+static int64_t persistent(const evo_call *call, int64_t wanted) {
+    const int64_t most = gpu_device_properties(call->device)->compute_units;
+    return wanted < most ? wanted : most;
+}
+
+/* --- Projection --- */
+
+/* a or b of the tile, by 32 channels of 64 sequences. */
+static gpu_bulk_tensor side_of(const evo_opm_desc *d, const void *data, int64_t rows, int64_t batch, int64_t pitch,
+                               int64_t batch_stride) {
+    return (gpu_bulk_tensor){ data,
+                              (int)(is_fp16(d) ? EVO_FP16 : EVO_BF16),
+                              4,
+                              { d->s, rows, d->c, batch },
+                              { 1, pitch, rows * pitch, batch_stride },
+                              { 64, 1, GPU_OPM_HOPPER_HIDDEN, 1 } };
+}
+
+static evo_status map_projection(const evo_call *call, const evo_tile *tile, const weights *w,
+                                 gpu_opm_hopper_project_params *params) {
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    const gpu_opm_tensor_outer_params to = gpu_opm_outer_of(call, tile);
+    const int dtype = (int)d->m.dtype;
+    int64_t s[3]; /* what an index that is always 0 is multiplied by does not matter, but must be positive */
+    for (int i = 0; i < 3; i++) s[i] = d->m.strides[i] > 0 ? d->m.strides[i] : 8;
+    const void *first = (const unsigned char *)call->args.opm.m +
+                        (tile->batch.begin * d->m.strides[0] + tile->rows.begin * d->m.strides[2]) * ELEMENT;
+    const gpu_bulk_tensor m = { first,
+                                dtype,
+                                4,
+                                { d->c_m, d->s, params->rows, params->batch_count },
+                                { 1, s[1], s[2], s[0] },
+                                { 64, GPU_HOPPER_POSITIONS, 1, 1 } };
+    const gpu_bulk_tensor weight = { w->project,
+                                     dtype,
+                                     3,
+                                     { d->c_m, all_rows(d), 1 },
+                                     { 1, d->c_m, all_rows(d) * d->c_m },
+                                     { 64, GPU_HOPPER_OPM_COLUMNS, 1 } };
+    const gpu_bulk_tensor a = side_of(d, to.a, params->rows, params->batch_count, to.s_pad, to.a_batch),
+                          b = side_of(d, to.b, params->rows, params->batch_count, to.s_pad, to.b_batch);
+    evo_status status = gpu_tensor_map_of(call, &m, &params->m);
+    if (status == EVO_OK) status = gpu_tensor_map_of(call, &weight, &params->weight);
+    if (status == EVO_OK) status = gpu_tensor_map_of(call, &a, &params->a);
+    if (status == EVO_OK) status = gpu_tensor_map_of(call, &b, &params->b);
+    return status;
 }
 
 static evo_status project(const evo_call *call, const evo_tile *tile) {
-    return gpu_opm_tensor.stage[EVO_STAGE_OPM_PROJECT](call, tile);
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    const gpu_function kernel = (gpu_function)call->form->tuning[PROJECT_KERNEL];
+    const evo_range rows = tile->rows, cols = tile->cols;
+    if (call->form->order != OUTER_FIRST || kernel == GPU_FUNCTION_COUNT || rows.begin != cols.begin ||
+        rows.end != cols.end)
+        return gpu_opm_tensor.stage[EVO_STAGE_OPM_PROJECT](call, tile);
+    const weights w = map_weights(call);
+    gpu_opm_hopper_project_params params = {
+        .mask = gpu_tensor_of(&d->mask, call->args.opm.mask),
+        .bias = w.bias,
+        .batch_begin = tile->batch.begin,
+        .row_begin = rows.begin,
+        .s = (int32_t)d->s,
+        .rows = (int32_t)(rows.end - rows.begin),
+        .batch_count = (int32_t)(tile->batch.end - tile->batch.begin),
+        .chunks = (int32_t)(all_rows(d) / GPU_HOPPER_OPM_COLUMNS),
+        .halves = (int32_t)(side_rows(d) / GPU_OPM_HOPPER_HIDDEN),
+        .mask_b = d->mask_sides == EVO_MASK_BOTH,
+        .eps = (float)d->layer_norm_eps,
+        .store = gpu_opm_store_of(call),
+    };
+    const int64_t tiles = gpu_blocks(d->s, GPU_HOPPER_POSITIONS) * params.rows * params.batch_count;
+    if (tiles == 0) return EVO_OK;
+    const evo_status status = map_projection(call, tile, &w, &params);
+    if (status != EVO_OK) return status;
+    return gpu_launch_early(call, kernel, persistent(call, tiles), &params, sizeof params);
 }
 
-/* Tensor maps are made on the stack: they are parameters of the kernel. */
+/* --- Products --- */
+
 static evo_status map_operands(const evo_call *call, const gpu_opm_tensor_outer_params *from,
                                gpu_opm_hopper_params *params) {
-    enum {
-        C = GPU_OPM_HOPPER_HIDDEN,
-        COLUMNS = GPU_OPM_HOPPER_COLUMNS
-    };
-    const int64_t s = from->s_pad, batch = params->batch_count;
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    const int64_t s = from->s_pad, batch = params->batch_count, c = d->c, z = from->z_rows;
+    const int dtype = (int)(is_fp16(d) ? EVO_FP16 : EVO_BF16), columns = (int)call->form->tuning[OUTER_COLUMNS];
+    const int64_t slices = gpu_blocks(c, GPU_OPM_HOPPER_HIDDEN) * params->c_a / 2;
     const gpu_bulk_tensor a = { from->a,
-                                GPU_BF16,
+                                dtype,
                                 4,
-                                { s, from->row_count, C, batch },
+                                { d->s, from->row_count, c, batch },
                                 { 1, s, from->a_channel, from->a_batch },
                                 { 64, GPU_OPM_HOPPER_ROWS, 1, 1 } };
     const gpu_bulk_tensor b = { from->b,
-                                GPU_BF16,
+                                dtype,
                                 4,
-                                { s, C, from->col_count, batch },
+                                { d->s, c, from->col_count, batch },
                                 { 1, from->b_channel, s, from->b_batch },
-                                { 64, C, GPU_OPM_HOPPER_COLS, 1 } };
-    const gpu_bulk_tensor weight = { from->weight,      GPU_BF16, 3, { 64, COLUMNS, C / 2 }, { 1, 64, 64 * COLUMNS },
-                                     { 64, COLUMNS, 1 } };
+                                { 64, GPU_OPM_HOPPER_HIDDEN, GPU_OPM_HOPPER_COLS, 1 } };
+    const gpu_bulk_tensor weight = { from->weight, dtype, 3, { 64, z, slices }, { 1, 64, 64 * z }, { 64, columns, 1 } };
     evo_status status = gpu_tensor_map_of(call, &a, &params->a);
     if (status == EVO_OK) status = gpu_tensor_map_of(call, &b, &params->b);
     if (status == EVO_OK) status = gpu_tensor_map_of(call, &weight, &params->weight);
@@ -55,22 +260,30 @@ static evo_status map_operands(const evo_call *call, const gpu_opm_tensor_outer_
 }
 
 static evo_status outer(const evo_call *call, const evo_tile *tile) {
+    if (call->form->order != OUTER_FIRST) return gpu_opm_tensor.stage[EVO_STAGE_OPM_OUTER](call, tile);
+    const evo_opm_desc *d = &call->problem->desc.opm;
     const gpu_opm_tensor_outer_params from = gpu_opm_outer_of(call, tile);
     gpu_opm_hopper_params params = {
         .output = from.output,
+        .z_scale = from.z_scale,
         .row_begin = from.row_begin,
         .col_begin = from.col_begin,
         .row_count = from.row_count,
         .col_count = from.col_count,
         .batch_count = (int32_t)(tile->batch.end - tile->batch.begin),
+        .c = (int32_t)d->c,
+        .c_a = (int32_t)gpu_round(d->c, 2),
+        .z_groups = (int32_t)gpu_blocks(d->c_z, call->form->tuning[OUTER_COLUMNS]),
+        .mask_b = from.mask_b,
+        .mask_exponent = from.mask_exponent,
     };
     const int64_t tiles = gpu_blocks(from.row_count, GPU_OPM_HOPPER_ROWS) *
-                          gpu_blocks(from.col_count, GPU_OPM_HOPPER_COLS) * params.batch_count;
+                          gpu_blocks(from.col_count, GPU_OPM_HOPPER_COLS) * params.z_groups * params.batch_count;
     if (tiles == 0) return EVO_OK;
     const evo_status status = map_operands(call, &from, &params);
     if (status != EVO_OK) return status;
-    const int64_t most = gpu_device_properties(call->device)->compute_units;
-    return gpu_launch_early(call, GPU_HOPPER_OUTER_BF16, tiles < most ? tiles : most, &params, sizeof params);
+    return gpu_launch_early(call, (gpu_function)call->form->tuning[OUTER_KERNEL], persistent(call, tiles), &params,
+                            sizeof params);
 }
 
 /* --- What it takes --- */
@@ -100,20 +313,21 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
     const evo_opm_desc *d = &problem->desc.opm;
     const evo_tensor *tensors[] = { &d->out, &d->residual };
     const char *const names[] = { "out", "residual" };
-    if (!gpu_has_image(device, GPU_HOPPER_OUTER_BF16) || !gpu_device_properties(device)->tensor_maps) {
+    const bool half = is_fp16(d);
+    if (!gpu_has_image(device, GPU_HOPPER_PACK_BF16) || !gpu_device_properties(device)->tensor_maps) {
         evo_text_add(why, "needs images for sm_90a, a device of compute capability 9.0, and its driver's tensor maps");
         return false;
     }
-    if (d->compute != EVO_COMPUTE_BF16) {
-        evo_text_add(why, "computes bf16, the descriptor asks for %s", evo_compute_name(d->compute));
+    if (d->compute != EVO_COMPUTE_BF16 && !half) {
+        evo_text_add(why, "computes bf16 and fp16, the descriptor asks for %s", evo_compute_name(d->compute));
         return false;
     }
-    if (d->c != GPU_OPM_HOPPER_HIDDEN || d->c_z != GPU_OPM_HOPPER_COLUMNS) {
-        evo_text_add(why, "takes c of 32 and c_z of 128");
+    if (d->c > MOST_HIDDEN || d->c_z % 8 || d->c_z > MOST_CHANNELS) {
+        evo_text_add(why, "takes c to %d and c_z of multiples of 8 to %d", MOST_HIDDEN, MOST_CHANNELS);
         return false;
     }
-    if (d->s < LEAST_S || d->n > 1 << 20) {
-        evo_text_add(why, "takes s of at least %d and n up to 2^20", LEAST_S);
+    if (d->s < 1 || d->n > 1 << 20) {
+        evo_text_add(why, "takes s from 1 on and n up to 2^20");
         return false;
     }
     if (d->divide == EVO_DIVIDE_BEFORE && d->count_min <= 0.0) {
@@ -126,8 +340,9 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
     }
     for (int t = 0; t < 2; t++) {
         if (tensors[t]->dtype == EVO_NONE) continue;
-        if (tensors[t]->dtype != EVO_BF16) {
-            evo_text_add(why, "takes out and residual in bf16, %s is %s", names[t], evo_dtype_name(tensors[t]->dtype));
+        if (tensors[t]->dtype != (half ? EVO_FP16 : EVO_BF16)) {
+            evo_text_add(why, "takes out and residual of the type that it computes in, %s is %s", names[t],
+                         evo_dtype_name(tensors[t]->dtype));
             return false;
         }
         if (!lies_in_pieces(tensors[t], names[t], why)) return false;
@@ -135,8 +350,11 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
     return gpu_opm_tensor.supports(device, problem, why);
 }
 
+static const char *const orders[] = { "hopper/outer-first", "hopper/weight-first", NULL };
+
 const evo_kernel gpu_opm_hopper = {
     .name = "hopper",
+    .orders = orders,
     .supports = supports,
     .plan = plan,
     .stage = { [EVO_STAGE_PACK] = pack, [EVO_STAGE_OPM_PROJECT] = project, [EVO_STAGE_OPM_OUTER] = outer },

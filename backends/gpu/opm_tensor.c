@@ -18,8 +18,10 @@ enum {
     U_ROWS,  /* rows i whose u is held at a time */
     U_BATCH, /* and batch entries */
     LARGE,   /* outer first: 1: the form for much shared memory */
-    CHUNK    /* and numbers of S that b's tile holds */
+    CHUNK,   /* and numbers of S that b's tile holds */
+    TUNING_COUNT
 };
+_Static_assert((int)TUNING_COUNT == (int)GPU_OPM_TENSOR_TUNING, "tier hopper's own come behind");
 
 enum {
     BATCH_BYTES = 64 << 20, /* batch entries go together while a and b take no more than this */
@@ -119,7 +121,7 @@ typedef struct weights {
     float *table;          /* [project_rows][4] */
     float *scales;         /* [project_rows] */
     void *project;         /* [project_rows][depth] */
-    void *outer;           /* [blocks of 32 c_b][c_a][z_rows][32] */
+    void *outer;           /* [blocks of 32 c_b][c_a][z_rows][32]; tier hopper: c_a rounded up to 2, two side by side */
     void *weigh;           /* [z_rows * c][c_pad] */
     float *bias, *z_scale; /* [z_rows] */
 } weights;
@@ -131,7 +133,7 @@ static int64_t map_weights(const evo_opm_desc *d, void *pack, weights *w) {
     w->table = gpu_take(&next, gpu_bytes(project_rows(d), 4, 1, 1));
     w->scales = gpu_take(&next, gpu_bytes(project_rows(d), 1, 1, 1));
     w->project = gpu_take(&next, operand_bytes(d, project_rows(d), depth(d), 1, 1));
-    w->outer = gpu_take(&next, operand_bytes(d, hidden(d), d->c, z_rows(d), 1));
+    w->outer = gpu_take(&next, operand_bytes(d, hidden(d), gpu_round(d->c, 2), z_rows(d), 1));
     w->weigh = gpu_take(&next, operand_bytes(d, z_rows(d), d->c, c_pad(d), 1));
     w->bias = gpu_take(&next, gpu_bytes(z_rows(d), 1, 1, 1));
     w->z_scale = gpu_take(&next, gpu_bytes(z_rows(d), 1, 1, 1));
@@ -367,6 +369,17 @@ static int mask_exponent(const evo_opm_desc *d) {
     return exponent < 1 || d->mask_max <= 1.0 ? 0 : exponent > 30 ? 30 : exponent;
 }
 
+float gpu_opm_store_of(const evo_call *call) {
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    return d->compute == EVO_COMPUTE_FP16 ? ldexpf(1.0f, -GPU_OPM_TENSOR_SHIFT - mask_exponent(d)) : 1.0f;
+}
+
+const float *gpu_opm_scales_of(const evo_call *call) {
+    weights w;
+    map_weights(&call->problem->desc.opm, call->pack, &w);
+    return w.scales;
+}
+
 /* Sides first ... last - 1 (a is 0, b is 1) of the residues of `range`. */
 static evo_status project_sides(const evo_call *call, const evo_tile *tile, evo_range range, int first, int last) {
     const evo_opm_desc *d = &call->problem->desc.opm;
@@ -401,7 +414,7 @@ static evo_status project_sides(const evo_call *call, const evo_tile *tile, evo_
         .pad = (int32_t)(c_pad(d) - d->c),
         .mask_b = d->mask_sides == EVO_MASK_BOTH,
         .eps = (float)d->layer_norm_eps,
-        .store = type->dtype == GPU_FP16 ? ldexpf(1.0f, -GPU_OPM_TENSOR_SHIFT - mask_exponent(d)) : 1.0f,
+        .store = gpu_opm_store_of(call),
     };
     const int64_t shared = GPU_OPM_TENSOR_PROJECT_SHARED(together, depth(d) * type->bytes, type->bytes);
     return gpu_launch_shared(call, project_function(d), gpu_blocks(positions, together), 1,

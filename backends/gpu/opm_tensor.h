@@ -5,6 +5,16 @@
 #include "backends/gpu/kernels/opm/params.h"
 #include "backends/gpu/launch.h"
 
+enum {
+    GPU_OPM_TENSOR_TUNING = 4 /* of form->tuning it takes so many */
+};
+
+/** What the scales of a's and b's channels are, in fp16: [2 c], in the pack. */
+const float *gpu_opm_scales_of(const evo_call *call);
+
+/** What a and b are multiplied by beside those, a power of two. */
+float gpu_opm_store_of(const evo_call *call);
+
 /** Outer first: where a and b of a tile, W_o and the output lie. */
 gpu_opm_tensor_outer_params gpu_opm_outer_of(const evo_call *call, const evo_tile *tile);
 

@@ -118,22 +118,22 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
     } items[] = {
         { c,
           { gpu_weight_of(&from->a_proj_weight), in, in_bias, gpu_weight_of(&from->a_proj_bias), to.project,
-            project_bias, side_scale, c_z, 0, 16, 0, 1.0f, bound } },
+            project_bias, side_scale, c_z, 0, 16, 0, 1.0f, bound, NULL } },
         { c,
           { gpu_weight_of(&from->a_gate_weight), in, in_bias, gpu_weight_of(&from->a_gate_bias), to.project,
-            project_bias, NULL, c_z, 0, 16, 8, gate, 0 } },
+            project_bias, NULL, c_z, 0, 16, 8, gate, 0, NULL } },
         { c,
           { gpu_weight_of(&from->b_proj_weight), in, in_bias, gpu_weight_of(&from->b_proj_bias), to.project,
-            project_bias, side_scale, c_z, c, 16, 0, 1.0f, bound } },
+            project_bias, side_scale, c_z, c, 16, 0, 1.0f, bound, NULL } },
         { c,
           { gpu_weight_of(&from->b_gate_weight), in, in_bias, gpu_weight_of(&from->b_gate_bias), to.project,
-            project_bias, NULL, c_z, c, 16, 8, gate, 0 } },
+            project_bias, NULL, c_z, c, 16, 8, gate, 0, NULL } },
         { c_out,
           { gpu_weight_of(&from->out_weight), out, out_norm_bias, gpu_weight_of(&from->out_bias), to.out, out_bias,
-            out_scale, c, 0, 8, 0, 1.0f, bound } },
+            out_scale, c, 0, 8, 0, 1.0f, bound, NULL } },
         { c_out,
           { gpu_weight_of(&from->out_gate_weight), normed ? in : none, normed ? in_bias : none,
-            gpu_weight_of(&from->out_gate_bias), to.gate, out_bias + 2 * c_out, NULL, c_z, 0, 8, 0, gate, 0 } },
+            gpu_weight_of(&from->out_gate_bias), to.gate, out_bias + 2 * c_out, NULL, c_z, 0, 8, 0, gate, 0, NULL } },
     };
     const gpu_function kernel = is_fp16(d) ? GPU_HOPPER_PACK_FP16 : GPU_HOPPER_PACK_BF16;
     evo_status status = EVO_OK;

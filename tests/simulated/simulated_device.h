@@ -76,16 +76,24 @@ EVO_DEVICE unsigned block_z() {
 EVO_DEVICE void block_barrier(const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
     simulated::active->meet_block({ "block barrier", file, line });
 }
+namespace simulated {
+
+/* The value of lane `source`. */
+template <class T> T shuffle(T value, unsigned source, const char *file, int line) {
+    static_assert(sizeof(T) == 4, "a lane's register has 4 bytes");
+    slot mine;
+    memcpy(mine.bytes, &value, sizeof value);
+    memcpy(&value, active->meet_wave(mine, { "wave shuffle", file, line })[source].bytes, sizeof value);
+    return value;
+}
+
+} // namespace simulated
+
 template <class T>
 EVO_DEVICE T wave_shuffle_xor(T value, int mask, const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
-    static_assert(sizeof(T) == 4, "a lane's register has 4 bytes");
     simulated::engine &engine = *simulated::active;
-    const unsigned source = engine.running->lane ^ static_cast<unsigned>(mask);
     if (mask < 1 || mask > 16) engine.fail("wave_shuffle_xor with mask %d, expected 1 to 16", mask);
-    simulated::slot mine;
-    memcpy(mine.bytes, &value, sizeof value);
-    memcpy(&value, engine.meet_wave(mine, { "wave shuffle", file, line })[source].bytes, sizeof value);
-    return value;
+    return simulated::shuffle(value, engine.running->lane ^ static_cast<unsigned>(mask), file, line);
 }
 
 EVO_DEVICE void async_copy16(void *shared, const void *global, bool valid) {

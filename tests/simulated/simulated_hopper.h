@@ -23,6 +23,9 @@ EVO_DEVICE int warpgroup_number() {
 EVO_DEVICE unsigned block_count_x() {
     return ::simulated::active->work->grid[0];
 }
+template <class T> EVO_DEVICE T wave_shuffle(T value, int lane, EVO_SITE) {
+    return ::simulated::shuffle(value, static_cast<unsigned>(lane), file, line);
+}
 EVO_DEVICE bool elect(EVO_SITE) {
     return EVO_HOPPER.is_elected({ "elect", file, line });
 }

@@ -303,20 +303,25 @@ static void test_opm_refusals(void **state) {
     OK(try_opm(&d));
     d.compute = EVO_COMPUTE_FP32;
     refuse_opm(d, "fp32");
+    d.compute = EVO_COMPUTE_TF32;
+    refuse_opm(d, "tf32");
     d.compute = EVO_COMPUTE_FP16;
-    refuse_opm(d, "fp16");
+    refuse_opm(d, "out is bf16");
     d = usual_opm();
-    d.c = 16;
-    refuse_opm(d, "c of 32");
+    d.c = 65;
+    refuse_opm(d, "c to 64");
     d = usual_opm();
-    d.c_z = 64;
-    refuse_opm(d, "c_z of 128");
+    d.c_z = 100;
+    refuse_opm(d, "multiples of 8");
+    d = usual_opm();
+    d.c_z = 392;
+    refuse_opm(d, "to 384");
     d = usual_opm();
     d.c_m = 400;
     refuse_opm(d, "c_m to 384");
     d = usual_opm();
-    d.s = 15;
-    refuse_opm(d, "at least 16");
+    d.s = 0;
+    refuse_opm(d, "s from 1");
     d = usual_opm();
     d.n = (1 << 20) + 1;
     refuse_opm(d, "2^20");
@@ -365,11 +370,26 @@ static void test_opm_workspace(void **state) {
     assert_true(info.workspace_size <= (size_t)(4 * d.s * d.n * d.c) * 101 / 100);
 }
 
-/* Slabs of 128 s and chunks of four, whole and ragged; tiles of 64 x 4 pairs likewise; and every form. */
+/* A case of both types; on slow devices one of them, in turn. */
+static void judge_opm(const char *widths, const char *rest, uint64_t seed) {
+    static size_t turn = 0;
+    turn++;
+    for (size_t k = 0; k < 2; k++) {
+        char text[CASE_NAME_SIZE];
+        if (is_slow() && (k + turn) % 2) continue;
+        snprintf(text, sizeof text, "opm(dtype=%s,%s,%s)", types[k], widths, rest);
+        judge_text(judge_context, text, seed);
+    }
+}
+
+/* Slabs of 64 and 128 s and chunks of four, whole and ragged; tiles of 64 x 4 pairs likewise; and every form. */
 static void test_opm_cases(void **state) {
     static const char *const rests[] = {
+        "s=1,n=2",
         "s=16,n=1",
         "s=17,n=4",
+        "s=64,n=5",
+        "s=65,n=5",
         "s=128,n=5",
         "s=129,n=3",
         "s=512,n=2",
@@ -380,11 +400,13 @@ static void test_opm_cases(void **state) {
         "s=20,n=9,b=3,residual=1",
         "s=20,n=9,layout=padded,residual=1",
         "s=20,n=9,variant=boltz",
+        "s=20,n=9,variant=helixfold",
         "s=20,n=9,biases=none",
         "s=20,n=9,mask=none,b=2",
         "s=20,n=9,mask=fractional,mask_dtype=fp64",
         "s=21,n=9,mask=random,mask_dtype=uint8,b=2",
         "s=31,n=9,mask=large,mask_dtype=fp32",
+        "s=70,n=9,mask=large,mask_dtype=fp32",
         "s=33,n=9,mask=random,mask_dtype=bf16",
         "s=20,n=9,mask=all,mask_dtype=fp16",
         "s=20,n=9,input=nan,b=2",
@@ -394,23 +416,56 @@ static void test_opm_cases(void **state) {
     const uint64_t seed = test_seed(44);
     (void)state;
     if (!has_tier) skip();
-    for (size_t i = 0; i < COUNT(rests); i++) {
-        char text[CASE_NAME_SIZE];
-        snprintf(text, sizeof text, "opm(dtype=bf16,c_m=32,c=32,c_z=128,%s)", rests[i]);
-        judge_text(judge_context, text, seed + i);
-    }
+    for (size_t i = 0; i < COUNT(rests); i++) judge_opm("c_m=64,c=32,c_z=128", rests[i], seed + i);
+}
+
+/*
+ * Widths: each instance of project and one that tier tensor projects; one side of project in one half and in two, odd c; one and
+ * two blocks of c_b; both tiles of z, whole and ragged, one to three groups of them.
+ */
+static void test_opm_widths(void **state) {
+    static const struct {
+        const char *widths, *rest;
+    } cases[] = {
+        { "c_m=128,c=32,c_z=128", "s=70,n=5" },
+        { "c_m=256,c=32,c_z=128", "s=70,n=5,b=2" },
+        { "c_m=384,c=32,c_z=128", "s=70,n=5" },
+        { "c_m=32,c=32,c_z=128", "s=70,n=5" },
+        { "c_m=384,c=64,c_z=384", "s=130,n=3,residual=1" },
+        { "c_m=256,c=64,c_z=64", "s=40,n=5,mask=random" },
+        { "c_m=128,c=40,c_z=40", "s=70,n=5,residual=1" },
+        { "c_m=64,c=13,c_z=136", "s=20,n=5,variant=helixfold" },
+        { "c_m=64,c=33,c_z=8", "s=20,n=5" },
+        { "c_m=64,c=1,c_z=72", "s=70,n=5" },
+        { "c_m=64,c=8,c_z=256", "s=20,n=65" },
+    };
+    const uint64_t seed = test_seed(45);
+    (void)state;
+    if (!has_tier) skip();
+    for (size_t i = 0; i < COUNT(cases); i++) judge_opm(cases[i].widths, cases[i].rest, seed + i);
+}
+
+/* Tiles whose rows are not their columns: tier tensor projects them. */
+static void test_opm_limits(void **state) {
+    (void)state;
+    if (!has_tier) skip();
+    judge_limits(judge_context, "opm(dtype=bf16,s=20,n=20,c_m=64,c=32,c_z=64,mask=random)");
 }
 
 static void test_opm_batches_and_graphs(void **state) {
     (void)state;
     if (!has_tier) skip();
-    judge_split(judge_context, "opm(dtype=bf16,b=3,s=20,n=9,c_m=32,c=32,c_z=128,residual=1)");
-    judge_graph(judge_context, "opm(dtype=bf16,b=3,s=20,n=9,c_m=32,c=32,c_z=128,residual=1)");
+    for (size_t t = 0; t < 2; t++) {
+        char text[CASE_NAME_SIZE];
+        snprintf(text, sizeof text, "opm(dtype=%s,b=3,s=20,n=9,c_m=64,c=32,c_z=128,residual=1)", types[t]);
+        judge_split(judge_context, text);
+        judge_graph(judge_context, text);
+    }
 }
 
 static int setup(void **state) {
     evo_trimul_desc d = usual();
-    setenv("EVO_KERNEL", "opm:hopper,trimul:hopper", 1);
+    setenv("EVO_KERNEL", "opm:hopper/outer-first,trimul:hopper", 1);
     judge_setup(state);
     has_tier = try_plan(&d) == EVO_OK;
     return 0;
@@ -430,6 +485,8 @@ int main(void) {
         cmocka_unit_test(test_opm_refusals),
         cmocka_unit_test(test_opm_workspace),
         cmocka_unit_test(test_opm_cases),
+        cmocka_unit_test(test_opm_widths),
+        cmocka_unit_test(test_opm_limits),
         cmocka_unit_test(test_opm_batches_and_graphs),
     };
     if (test_device_missing()) return TEST_SKIPPED;

@@ -72,6 +72,7 @@ typedef struct gpu_hopper_pack_params {
     float *inverse_scale;  /* [outs], at o + first; NULL: the row is not scaled */
     int32_t ins, first, row_step, row_offset;
     float factor, bound; /* bound: what a scaled row's results are kept below at |x| <= sqrt(ins) */
+    const float *scale;  /* [outs]: further factors; NULL: ones */
 } gpu_hopper_pack_params;
 
 /* evo_hopper_pack_sides, one block: inverse_scale [2 c] of a and b into scale [c], relative to the largest product, which comes last. */

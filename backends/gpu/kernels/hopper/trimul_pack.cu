@@ -43,6 +43,7 @@ template <int TYPE> EVO_DEVICE void pack_row(const gpu_hopper_pack_params &p, do
     }
     bias = block_sum(bias, sums) + load_weight(p.bias, out, 0, 0);
     double factor = p.factor;
+    if (p.scale) factor *= static_cast<double>(p.scale[out]);
     if (p.inverse_scale) { /* Cauchy and Schwarz */
         const double most =
             square_root(static_cast<float>(block_sum(squares, sums) * p.ins)) + (bias < 0 ? -bias : bias);

@@ -193,18 +193,52 @@ typedef struct gpu_opm_tensor_pack_params {
 enum {
     GPU_OPM_HOPPER_ROWS = 64, /* a block takes tiles of 64 x 4 pairs (i, j) */
     GPU_OPM_HOPPER_COLS = 4,
-    GPU_OPM_HOPPER_HIDDEN = 32,  /* c */
-    GPU_OPM_HOPPER_COLUMNS = 128 /* c_z */
+    GPU_OPM_HOPPER_HIDDEN = 32, /* c_b at a time */
+    GPU_OPM_HOPPER_SHORT = 64   /* s up to which there is one part */
 };
 
-/* evo_hopper_outer_*: outer first. a [c][rows][s_pad] and b [c][cols][s_pad], zeros past S; grid x: persistent blocks. */
+/* Instances of the outer kernel: X(type, channels of z a tile, parts of 64 s that pass at once). */
+#define GPU_HOPPER_OUTER(X)                                                                                           \
+    X(BF16, 64, 1)                                                                                                    \
+    X(BF16, 64, 2) X(BF16, 128, 1) X(BF16, 128, 2) X(FP16, 64, 1) X(FP16, 64, 2) X(FP16, 128, 1) X(FP16, 128, 2)
+
+/*
+ * Instances of the project kernel: X(type, c_m, warpgroups of a block, tiles of m that each has under way, buffers of results).
+ */
+#define GPU_HOPPER_OPM_PROJECT_OF(X, type) X(type, 64, 4, 4, 2) X(type, 128, 4, 2, 2) X(type, 256, 3, 1, 2) X(type, 384, 2, 1, 2)
+#define GPU_HOPPER_OPM_PROJECT(X) GPU_HOPPER_OPM_PROJECT_OF(X, BF16) GPU_HOPPER_OPM_PROJECT_OF(X, FP16)
+
+enum {
+    GPU_HOPPER_OPM_COLUMNS = 64 /* channels of a and b that it multiplies at once; each side has a multiple of 32 */
+};
+
+/* evo_hopper_opm_project_*: a and b [batch][c][rows][s_pad] of all sequences of some residues; grid x: persistent blocks. */
+typedef struct gpu_opm_hopper_project_params {
+    gpu_tensor_map m;      /* [batch, N, S, c_m], boxes of 64 s x 64 channels */
+    gpu_tensor_map weight; /* [64 chunks][c_m]: a's channels, then b's, see gpu_hopper_pack_params */
+    gpu_tensor_map a, b;   /* [batch, c, rows, S], boxes of 32 c x 64 s */
+    gpu_tensor mask;       /* [B, S, N] */
+    const uint64_t *bias;  /* [64 chunks][2] */
+    int64_t batch_begin, row_begin;
+    int32_t s, rows, batch_count;
+    int32_t chunks, halves; /* of 64 channels of both sides; of 32 of one */
+    int32_t mask_b;
+    float eps, store; /* store: what a and b are multiplied by at last, a power of two */
+} gpu_opm_hopper_project_params;
+
+/* evo_hopper_outer_*: outer first. a [c][rows][s_pad] and b [c][cols][s_pad]; grid x: persistent blocks. */
 typedef struct gpu_opm_hopper_params {
-    gpu_tensor_map a;      /* [batch, c, rows, s], boxes of 64 rows x 64 s */
-    gpu_tensor_map b;      /* [batch, cols, c, s], boxes of 4 cols x 32 c x 64 s */
-    gpu_tensor_map weight; /* [c / 2][c_z][2 c_a][32 c_b], boxes of one c / 2 */
+    gpu_tensor_map a; /* [batch, c, rows, s], boxes of 64 rows x 64 s */
+    gpu_tensor_map b; /* [batch, cols, c, s], boxes of 4 cols x 32 c x 64 s */
+    gpu_tensor_map
+        weight; /* [blocks of 32 c_b][c_a / 2][c_z][2 c_a][32 c_b], boxes of a tile's channels of one c_a / 2 */
     gpu_opm_output output;
+    const float *z_scale; /* fp16: as in gpu_opm_tensor_outer_params, as mask_b and mask_exponent */
     int64_t row_begin, col_begin;
-    int32_t row_count, col_count, batch_count, unused;
+    int32_t row_count, col_count, batch_count;
+    int32_t c, c_a;   /* c_a: c rounded up to 2 */
+    int32_t z_groups; /* tiles that share a pair's channels */
+    int32_t mask_b, mask_exponent;
 } gpu_opm_hopper_params;
 
 #endif

@@ -43,10 +43,10 @@ EVO_KERNEL(evo_opm_tensor_pack_out, gpu_opm_tensor_pack_params, THREADS, 1) {
         for (int i = 0; i < THREADS; i++) most = larger(most, largest[i]);
         scale = power_of_two(-exponent_above(most));
     }
-    const int blocks = (p.c + HIDDEN - 1) / HIDDEN;
-    for (int k = thread_x(); k < blocks * p.c * HIDDEN; k += THREADS) {
-        const int c_a = k / HIDDEN % p.c, block = k / HIDDEN / p.c, c_b = block * HIDDEN + hidden_at(p, k % HIDDEN);
-        const int64_t row = static_cast<int64_t>((block * p.c + c_a) / p.together) * p.z_rows + q;
+    const int blocks = (p.c + HIDDEN - 1) / HIDDEN, c = (p.c + p.together - 1) / p.together * p.together;
+    for (int k = thread_x(); k < blocks * c * HIDDEN; k += THREADS) {
+        const int c_a = k / HIDDEN % c, block = k / HIDDEN / c, c_b = block * HIDDEN + hidden_at(p, k % HIDDEN);
+        const int64_t row = static_cast<int64_t>((block * c + c_a) / p.together) * p.z_rows + q;
         const int64_t index = (row * p.together + c_a % p.together) * HIDDEN + k % HIDDEN;
         store_operand(p.outer, p.dtype, index, weight_at(p, q, c_a, c_b) * scale);
     }
