@@ -25,8 +25,7 @@ static const struct {
 #define OF_THREADS(unit, name) { unit, name, GPU_OPM_TENSOR_THREADS, SHARED_AS_LAUNCHED, 0 }
 #define OF_TRIMUL_WAVES(unit, name) { unit, name, 0, SHARED_AS_LAUNCHED, TRIMUL_WAVES }
 #define OF_WAVES(unit, name) { unit, name, 0, SHARED_AS_LAUNCHED, GPU_BLOCK_WAVES }
-    [GPU_PACK_MATRIX] = { "pack", "evo_pack_matrix", GPU_PACK_THREADS, 0, 0 },
-    [GPU_PACK_VECTOR] = { "pack", "evo_pack_vector", GPU_PACK_THREADS, 0, 0 },
+    [GPU_PACK] = { "pack", "evo_pack", GPU_PACK_THREADS, 0, 0 },
     [GPU_OPM_PROJECT] = { "opm/project", "evo_opm_project", GPU_THREADS, 0, 0 },
     [GPU_OPM_OUTER] = { "opm/outer", "evo_opm_outer", GPU_OPM_THREADS, GPU_OPM_SHARED, 0 },
     [GPU_OPM_OUTER_WIDE] = { "opm/outer", "evo_opm_outer_wide", GPU_OPM_THREADS, GPU_OPM_SHARED, 0 },
@@ -279,7 +278,7 @@ static evo_status make_device(const gpu_vendor *vendor, int index, gpu_device **
     device->base = (evo_device){ vendor->backend, index };
     device->vendor = vendor;
     evo_status status = vendor->driver->properties(index, &device->properties);
-    if (status == EVO_OK && !find_image(vendor, functions[GPU_PACK_MATRIX].unit, device->properties.arch))
+    if (status == EVO_OK && !find_image(vendor, functions[GPU_PACK].unit, device->properties.arch))
         status = fail_image(vendor, index, device->properties.arch);
     if (status == EVO_OK) status = vendor->driver->open(index, &device->context);
     if (status != EVO_OK || pthread_mutex_init(&device->lock, NULL) != 0) {

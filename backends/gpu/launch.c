@@ -22,25 +22,49 @@ gpu_weight gpu_weight_of(const evo_weight *weight) {
     return (gpu_weight){ weight->data, { weight->strides[0], weight->strides[1] }, (int32_t)weight->dtype, 0 };
 }
 
-static evo_status pack_vector(const evo_call *call, const evo_weight *weight, float fill, int64_t count, int64_t width,
-                              float *target) {
-    const gpu_pack_vector_params params = { gpu_weight_of(weight), target, (int32_t)count, (int32_t)width, fill, 0 };
-    return gpu_launch(call, GPU_PACK_VECTOR, gpu_blocks(width, GPU_PACK_THREADS), 1, 1, &params, sizeof params);
+static void add_item(gpu_packing *packing, const evo_weight *weight, float fill, int64_t outs, int64_t ins,
+                     float *target, int64_t pitch, int64_t width) {
+    packing->params.items[packing->params.count++] =
+        (gpu_pack_item){ gpu_weight_of(weight),    target, pitch, ins, (int32_t)outs, (int32_t)width,
+                         (int32_t)packing->blocks, fill };
+    packing->blocks += gpu_blocks(ins * width, GPU_PACK_THREADS);
 }
 
-evo_status gpu_pack(const evo_call *call, const gpu_pack_item *item) {
-    const gpu_pack_matrix_params matrix = { gpu_weight_of(item->weight), item->target,        item->pitch, item->ins,
-                                            (int32_t)item->outs,         (int32_t)item->width };
-    const evo_status status = gpu_launch(call, GPU_PACK_MATRIX, gpu_blocks(item->ins * item->width, GPU_PACK_THREADS),
-                                         1, 1, &matrix, sizeof matrix);
-    return status != EVO_OK ? status : pack_vector(call, item->bias, 0.0f, item->outs, item->width, item->bias_target);
+void gpu_pack_matrix(gpu_packing *packing, const evo_weight *weight, const evo_weight *bias, int64_t outs, int64_t ins,
+                     float *target, int64_t pitch, int64_t width, float *bias_target) {
+    add_item(packing, weight, 0.0f, outs, ins, target, pitch, width);
+    add_item(packing, bias, 0.0f, outs, 1, bias_target, width, width);
 }
 
-evo_status gpu_pack_norm(const evo_call *call, const evo_weight *weight, const evo_weight *bias, int64_t count,
-                         float *weight_target, float *bias_target) {
+void gpu_pack_norm(gpu_packing *packing, const evo_weight *weight, const evo_weight *bias, int64_t count,
+                   float *weight_target, float *bias_target) {
     const int64_t width = gpu_round(count, GPU_STAGE_DEPTH);
-    const evo_status status = pack_vector(call, weight, 1.0f, count, width, weight_target);
-    return status != EVO_OK ? status : pack_vector(call, bias, 0.0f, count, width, bias_target);
+    add_item(packing, weight, 1.0f, count, 1, weight_target, width, width);
+    add_item(packing, bias, 0.0f, count, 1, bias_target, width, width);
+}
+
+evo_status gpu_pack(const evo_call *call, const gpu_packing *packing) {
+    return gpu_launch(call, GPU_PACK, packing->blocks, 1, 1, &packing->params, sizeof packing->params);
+}
+
+evo_status gpu_pack_matrices(const evo_call *call, const gpu_pack_rows_item *items, int count) {
+    gpu_pack_rows_params params = { .count = count };
+    int64_t blocks = 0;
+    for (int i = 0; i < count; i++) {
+        params.items[i] = items[i];
+        params.items[i].first_block = (int32_t)blocks;
+        blocks += items[i].rows;
+    }
+    return gpu_launch(call, GPU_TENSOR_PACK_ROWS, blocks, 1, 1, &params, sizeof params);
+}
+
+evo_status gpu_pack_folded(const evo_call *call, bool fp16, gpu_hopper_pack_params *params) {
+    int64_t blocks = 0;
+    for (int i = 0; i < params->count; i++) {
+        params->items[i].first_block = (int32_t)blocks;
+        blocks += params->items[i].outs;
+    }
+    return gpu_launch(call, fp16 ? GPU_HOPPER_PACK_FP16 : GPU_HOPPER_PACK_BF16, blocks, 1, 1, params, sizeof *params);
 }
 
 int32_t gpu_columns_per_block(const evo_device *device, int64_t blocks, int64_t columns) {

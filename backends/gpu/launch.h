@@ -8,8 +8,7 @@
 
 /* The instance table in gpu.c has the names. */
 typedef enum gpu_function {
-    GPU_PACK_MATRIX,
-    GPU_PACK_VECTOR,
+    GPU_PACK,
     GPU_OPM_PROJECT,
     GPU_OPM_OUTER,
     GPU_OPM_OUTER_WIDE,
@@ -137,20 +136,27 @@ evo_status gpu_launch_shared(const evo_call *call, gpu_function function, int64_
 gpu_tensor gpu_tensor_of(const evo_tensor *tensor, const void *data);
 gpu_weight gpu_weight_of(const evo_weight *weight);
 
-/** One packed matrix [ins][pitch], of which `width` columns are written, and its bias [width]. */
-typedef struct gpu_pack_item {
-    const evo_weight *weight, *bias;
-    int64_t outs, ins;
-    float *target;
-    int64_t pitch, width;
-    float *bias_target;
-} gpu_pack_item;
+/** Items of a pack of tier `portable`, collected and then launched as one. */
+typedef struct gpu_packing {
+    gpu_pack_params params;
+    int64_t blocks;
+} gpu_packing;
 
-evo_status gpu_pack(const evo_call *call, const gpu_pack_item *item);
+/** A matrix as [ins][pitch], of which `width` columns are written, and its bias as [width]. */
+void gpu_pack_matrix(gpu_packing *packing, const evo_weight *weight, const evo_weight *bias, int64_t outs, int64_t ins,
+                     float *target, int64_t pitch, int64_t width, float *bias_target);
 
 /** A LayerNorm's weight and bias (NULL: ones and zeros) as kernels read them: gpu_round(count, GPU_STAGE_DEPTH) floats each. */
-evo_status gpu_pack_norm(const evo_call *call, const evo_weight *weight, const evo_weight *bias, int64_t count,
-                         float *weight_target, float *bias_target);
+void gpu_pack_norm(gpu_packing *packing, const evo_weight *weight, const evo_weight *bias, int64_t count,
+                   float *weight_target, float *bias_target);
+
+evo_status gpu_pack(const evo_call *call, const gpu_packing *packing);
+
+/** Packs `count` matrices of a tier with matrix units, at most GPU_PACK_MATRICES; sets their first_block. */
+evo_status gpu_pack_matrices(const evo_call *call, const gpu_pack_rows_item *items, int count);
+
+/** Packs the items' matrices with their LayerNorm folded in, for tier `hopper`; sets their first_block. */
+evo_status gpu_pack_folded(const evo_call *call, bool fp16, gpu_hopper_pack_params *params);
 
 /** Columns that one block of a project kernel should loop over, so that `blocks` of positions fill the device. */
 int32_t gpu_columns_per_block(const evo_device *device, int64_t blocks, int64_t columns);

@@ -55,14 +55,15 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
     const int64_t width = c4(d);
     weights to;
     map_weights(d, call->pack, &to);
-    const gpu_pack_item items[] = {
-        { &from->a_weight, &from->a_bias, d->c, d->c_m, to.project, 2 * width, width, to.project_bias },
-        { &from->b_weight, &from->b_bias, d->c, d->c_m, to.project + width, 2 * width, width, to.project_bias + width },
-        { &from->out_weight, &from->out_bias, d->c_z, d->c * d->c, to.out, z_pitch(d), z_pitch(d), to.out_bias },
-    };
-    evo_status status = gpu_pack_norm(call, &from->norm_weight, &from->norm_bias, d->c_m, to.norm_weight, to.norm_bias);
-    for (int i = 0; i < 3 && status == EVO_OK; i++) status = gpu_pack(call, &items[i]);
-    return status;
+    gpu_packing packing = { .blocks = 0 };
+    gpu_pack_norm(&packing, &from->norm_weight, &from->norm_bias, d->c_m, to.norm_weight, to.norm_bias);
+    gpu_pack_matrix(&packing, &from->a_weight, &from->a_bias, d->c, d->c_m, to.project, 2 * width, width,
+                    to.project_bias);
+    gpu_pack_matrix(&packing, &from->b_weight, &from->b_bias, d->c, d->c_m, to.project + width, 2 * width, width,
+                    to.project_bias + width);
+    gpu_pack_matrix(&packing, &from->out_weight, &from->out_bias, d->c_z, d->c * d->c, to.out, z_pitch(d), z_pitch(d),
+                    to.out_bias);
+    return gpu_pack(call, &packing);
 }
 
 /* --- The form --- */
@@ -167,8 +168,7 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     form->compute = d->compute == EVO_COMPUTE_FP32_STRICT ? EVO_COMPUTE_FP32_STRICT : EVO_COMPUTE_FP32;
     form->pack_layout = GPU_LAYOUT_PORTABLE;
     form->pack_size = (size_t)map_weights(d, NULL, &none);
-    const gpu_function all[] = { GPU_PACK_MATRIX,         GPU_PACK_VECTOR, GPU_OPM_PROJECT,
-                                 outer_kernel(device, d), GPU_OPM_WEIGH,   GPU_OPM_COMBINE };
+    const gpu_function all[] = { GPU_PACK, GPU_OPM_PROJECT, outer_kernel(device, d), GPU_OPM_WEIGH, GPU_OPM_COMBINE };
     return gpu_load(device, all, (int)(sizeof all / sizeof *all));
 }
 

@@ -88,32 +88,25 @@ static weights map_weights(const evo_call *call) {
     return (weights){ first, (uint64_t *)(void *)(first + gpu_round(all_rows(d) * d->c_m * ELEMENT, GPU_ALIGN)) };
 }
 
-/* A side's rows from `first` on, and zeros behind them. */
-static evo_status pack_side(const evo_call *call, const weights *to, const evo_weight *weight, const evo_weight *bias,
-                            const float *scale, int64_t first) {
+/* `outs` rows of a side from `first` on; without a weight, zeros. */
+static gpu_hopper_pack_item side_item(const evo_call *call, const weights *to, const evo_weight *weight,
+                                      const evo_weight *bias, const float *scale, int64_t first, int64_t outs) {
     const evo_opm_desc *d = &call->problem->desc.opm;
     const evo_opm_weights *from = &call->args.opm_weights;
-    const gpu_function kernel = is_fp16(d) ? GPU_HOPPER_PACK_FP16 : GPU_HOPPER_PACK_BF16;
-    gpu_hopper_pack_params params = {
+    return (gpu_hopper_pack_item){
         .source = gpu_weight_of(weight),
-        .norm = gpu_weight_of(&from->norm_weight),
-        .norm_bias = gpu_weight_of(&from->norm_bias),
+        .norm = gpu_weight_of(weight ? &from->norm_weight : NULL),
+        .norm_bias = gpu_weight_of(weight ? &from->norm_bias : NULL),
         .bias = gpu_weight_of(bias),
         .target = to->project,
         .bias_target = to->bias,
+        .outs = (int32_t)outs,
         .ins = (int32_t)d->c_m,
         .first = (int32_t)first,
         .row_step = 8,
         .factor = 1.0f,
         .scale = scale,
     };
-    const evo_status status = gpu_launch(call, kernel, d->c, 1, 1, &params, sizeof params);
-    if (status != EVO_OK) return status;
-    const gpu_weight none = gpu_weight_of(NULL);
-    params.source = params.norm_bias = params.bias = none;
-    params.first += (int32_t)d->c;
-    params.scale = NULL;
-    return gpu_launch(call, kernel, side_rows(d) - d->c, 1, 1, &params, sizeof params);
 }
 
 static evo_status pack(const evo_call *call, const evo_tile *tile) {
@@ -123,9 +116,15 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
     if (call->form->tuning[PROJECT_KERNEL] == GPU_FUNCTION_COUNT || status != EVO_OK) return status;
     const weights to = map_weights(call);
     const float *scales = is_fp16(d) ? gpu_opm_scales_of(call) : NULL;
-    status = pack_side(call, &to, &from->a_weight, &from->a_bias, scales, 0);
-    if (status == EVO_OK)
-        status = pack_side(call, &to, &from->b_weight, &from->b_bias, scales ? scales + d->c : NULL, side_rows(d));
+    const int64_t c = d->c, rows = side_rows(d);
+    gpu_hopper_pack_params params = {
+        .items = { side_item(call, &to, &from->a_weight, &from->a_bias, scales, 0, c),
+                   side_item(call, &to, NULL, NULL, NULL, c, rows - c),
+                   side_item(call, &to, &from->b_weight, &from->b_bias, scales ? scales + c : NULL, rows, c),
+                   side_item(call, &to, NULL, NULL, NULL, rows + c, rows - c) },
+        .count = 4,
+    };
+    status = gpu_pack_folded(call, is_fp16(d), &params);
     /* Nothing for the last kernel: what starts early after it reads a pack that is complete. */
     const gpu_hopper_sides_params sides = { NULL, NULL, 0, 0 };
     return status == EVO_OK ? gpu_launch(call, GPU_HOPPER_PACK_SIDES, 1, 1, 1, &sides, sizeof sides) : status;

@@ -141,11 +141,11 @@ static int64_t map_weights(const evo_opm_desc *d, void *pack, weights *w) {
 }
 
 /* Rows of one side from row `first` on, and zeros up to `last`. */
-static evo_status pack_side(const evo_call *call, const weights *to, const evo_weight *weight, const evo_weight *bias,
-                            int64_t first, int64_t last) {
+static gpu_pack_rows_item side_rows(const evo_call *call, const weights *to, const evo_weight *weight,
+                                    const evo_weight *bias, int64_t first, int64_t last) {
     const evo_opm_desc *d = &call->problem->desc.opm;
     const number_type *type = type_of(d);
-    const gpu_pack_rows_params params = {
+    return (gpu_pack_rows_item){
         .source = gpu_weight_of(weight),
         .bias = gpu_weight_of(bias),
         .norm_weight = gpu_weight_of(&call->args.opm_weights.norm_weight),
@@ -156,11 +156,11 @@ static evo_status pack_side(const evo_call *call, const weights *to, const evo_w
         .ins = d->c_m,
         .depth = depth(d),
         .outs = (int32_t)d->c,
+        .rows = (int32_t)(last - first),
         .tile_rows = 16,
         .dtype = type->dtype,
         .normed = 1,
     };
-    return gpu_launch(call, GPU_TENSOR_PACK_ROWS, last - first, 1, 1, &params, sizeof params);
 }
 
 static evo_status pack_out(const evo_call *call, const weights *to) {
@@ -168,10 +168,12 @@ static evo_status pack_out(const evo_call *call, const weights *to) {
     const evo_opm_weights *from = &call->args.opm_weights;
     const gpu_opm_tensor_pack_params params = {
         .source = gpu_weight_of(&from->out_weight),
+        .bias = gpu_weight_of(&from->out_bias),
         .scales = to->scales,
         .outer = to->outer,
         .weigh = to->weigh,
         .z_scale = to->z_scale,
+        .bias_target = to->bias,
         .c = (int32_t)d->c,
         .c_pad = (int32_t)c_pad(d),
         .c_z = (int32_t)d->c_z,
@@ -180,12 +182,7 @@ static evo_status pack_out(const evo_call *call, const weights *to) {
         .rest = ldexpf(1.0f, 2 * GPU_OPM_TENSOR_SHIFT),
         .together = call->form->pack_layout >= GPU_LAYOUT_HOPPER ? 2 : 1,
     };
-    const gpu_pack_vector_params bias = {
-        gpu_weight_of(&from->out_bias), to->bias, (int32_t)d->c_z, (int32_t)z_rows(d), 0.0f, 0
-    };
-    const evo_status status = gpu_launch(call, GPU_OPM_PACK_OUT, z_rows(d), 1, 1, &params, sizeof params);
-    if (status != EVO_OK) return status;
-    return gpu_launch(call, GPU_PACK_VECTOR, gpu_blocks(z_rows(d), GPU_PACK_THREADS), 1, 1, &bias, sizeof bias);
+    return gpu_launch(call, GPU_OPM_PACK_OUT, z_rows(d), 1, 1, &params, sizeof params);
 }
 
 static evo_status pack(const evo_call *call, const evo_tile *tile) {
@@ -195,18 +192,24 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
     weights to;
     map_weights(d, call->pack, &to);
     const gpu_pack_norm_params norm = {
-        .weight = gpu_weight_of(&from->norm_weight),
-        .bias = gpu_weight_of(&from->norm_bias),
-        .target = to.norm,
-        .count = (int32_t)d->c_m,
-        .width = (int32_t)depth(d),
-        .dtype = type_of(d)->dtype,
-        .stride = 2,
+        .items = { {
+            .weight = gpu_weight_of(&from->norm_weight),
+            .bias = gpu_weight_of(&from->norm_bias),
+            .target = to.norm,
+            .channels = (int32_t)d->c_m,
+            .width = (int32_t)depth(d),
+            .dtype = type_of(d)->dtype,
+            .stride = 2,
+        } },
+        .count = 1,
+    };
+    const gpu_pack_rows_item sides[] = {
+        side_rows(call, &to, &from->a_weight, &from->a_bias, 0, d->c),
+        side_rows(call, &to, &from->b_weight, &from->b_bias, d->c, project_rows(d)),
     };
     evo_status status =
         gpu_launch(call, GPU_TENSOR_PACK_NORM, gpu_blocks(depth(d), GPU_PACK_THREADS), 1, 1, &norm, sizeof norm);
-    if (status == EVO_OK) status = pack_side(call, &to, &from->a_weight, &from->a_bias, 0, d->c);
-    if (status == EVO_OK) status = pack_side(call, &to, &from->b_weight, &from->b_bias, d->c, project_rows(d));
+    if (status == EVO_OK) status = gpu_pack_matrices(call, sides, 2);
     return status == EVO_OK ? pack_out(call, &to) : status;
 }
 
@@ -354,9 +357,13 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     form->compute = type->compute;
     form->pack_layout = (uint32_t)(GPU_LAYOUT_TENSOR + 2 * type->dtype);
     form->pack_size = (size_t)map_weights(d, NULL, &none);
-    const gpu_function all[] = { GPU_TENSOR_PACK_ROWS, GPU_TENSOR_PACK_NORM, GPU_OPM_PACK_OUT,
-                                 GPU_PACK_VECTOR,      project_function(d),  type->outer[form->tuning[LARGE]],
-                                 type->weigh,          type->combine };
+    const gpu_function all[] = { GPU_TENSOR_PACK_ROWS,
+                                 GPU_TENSOR_PACK_NORM,
+                                 GPU_OPM_PACK_OUT,
+                                 project_function(d),
+                                 type->outer[form->tuning[LARGE]],
+                                 type->weigh,
+                                 type->combine };
     return gpu_load(device, all, (int)(sizeof all / sizeof *all));
 }
 

@@ -56,25 +56,21 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
     const bool normed = d->gate_input == EVO_GATE_NORMED;
     weights to;
     map_weights(d, call->pack, &to);
-    const gpu_pack_item items[] = {
-        { &from->a_proj_weight, &from->a_proj_bias, n, k, to.proj, pitch, width, to.proj_bias },
-        { &from->b_proj_weight, &from->b_proj_bias, n, k, to.proj + width, pitch, width, to.proj_bias + width },
-        { &from->a_gate_weight, &from->a_gate_bias, n, k, to.gate, pitch, width, to.gate_bias },
-        { &from->b_gate_weight, &from->b_gate_bias, n, k, to.gate + width, pitch, width, to.gate_bias + width },
-        { &from->out_weight, &from->out_bias, d->c_out, n, to.out, out4(d), out4(d), to.out_bias },
-        { &from->out_gate_weight, &from->out_gate_bias, d->c_out, k, to.out_gate, out4(d), out4(d), to.out_gate_bias },
-    };
-    const evo_weight *gate_weight = normed ? &from->norm_in_weight : NULL;
-    const evo_weight *gate_bias = normed ? &from->norm_in_bias : NULL;
-    evo_status status =
-        gpu_pack_norm(call, &from->norm_in_weight, &from->norm_in_bias, k, to.norm_in_weight, to.norm_in_bias);
-    if (status == EVO_OK)
-        status = gpu_pack_norm(call, gate_weight, gate_bias, k, to.norm_gate_weight, to.norm_gate_bias);
-    if (status == EVO_OK)
-        status =
-            gpu_pack_norm(call, &from->norm_out_weight, &from->norm_out_bias, n, to.norm_out_weight, to.norm_out_bias);
-    for (int i = 0; i < 6 && status == EVO_OK; i++) status = gpu_pack(call, &items[i]);
-    return status;
+    gpu_packing packing = { .blocks = 0 };
+    gpu_pack_norm(&packing, &from->norm_in_weight, &from->norm_in_bias, k, to.norm_in_weight, to.norm_in_bias);
+    gpu_pack_norm(&packing, normed ? &from->norm_in_weight : NULL, normed ? &from->norm_in_bias : NULL, k,
+                  to.norm_gate_weight, to.norm_gate_bias);
+    gpu_pack_norm(&packing, &from->norm_out_weight, &from->norm_out_bias, n, to.norm_out_weight, to.norm_out_bias);
+    gpu_pack_matrix(&packing, &from->a_proj_weight, &from->a_proj_bias, n, k, to.proj, pitch, width, to.proj_bias);
+    gpu_pack_matrix(&packing, &from->b_proj_weight, &from->b_proj_bias, n, k, to.proj + width, pitch, width,
+                    to.proj_bias + width);
+    gpu_pack_matrix(&packing, &from->a_gate_weight, &from->a_gate_bias, n, k, to.gate, pitch, width, to.gate_bias);
+    gpu_pack_matrix(&packing, &from->b_gate_weight, &from->b_gate_bias, n, k, to.gate + width, pitch, width,
+                    to.gate_bias + width);
+    gpu_pack_matrix(&packing, &from->out_weight, &from->out_bias, d->c_out, n, to.out, out4(d), out4(d), to.out_bias);
+    gpu_pack_matrix(&packing, &from->out_gate_weight, &from->out_gate_bias, d->c_out, k, to.out_gate, out4(d), out4(d),
+                    to.out_gate_bias);
+    return gpu_pack(call, &packing);
 }
 
 /* --- The form --- */
@@ -175,8 +171,8 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     form->compute = d->compute == EVO_COMPUTE_FP32_STRICT ? EVO_COMPUTE_FP32_STRICT : EVO_COMPUTE_FP32;
     form->pack_layout = d->gate_input == EVO_GATE_RAW ? GPU_LAYOUT_RAW_GATE : GPU_LAYOUT_PORTABLE;
     form->pack_size = (size_t)map_weights(d, NULL, &none);
-    const gpu_function all[] = { GPU_PACK_MATRIX,         GPU_PACK_VECTOR,   GPU_TRIMUL_PROJECT,
-                                 contract_kernel(device), GPU_TRIMUL_FINISH, GPU_TRIMUL_COPY };
+    const gpu_function all[] = { GPU_PACK, GPU_TRIMUL_PROJECT, contract_kernel(device), GPU_TRIMUL_FINISH,
+                                 GPU_TRIMUL_COPY };
     return gpu_load(device, all, (int)(sizeof all / sizeof *all));
 }
 

@@ -112,33 +112,24 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
                      out_norm_bias = gpu_weight_of(&from->norm_out_bias);
     float *const side_scale = is_fp16(d) ? to.inverse_scale : NULL, *const out_scale = is_fp16(d) ? to.out_scale : NULL;
     const float bound = 1.0f / (1 << GPU_HOPPER_SIDE_BITS);
-    const struct {
-        int32_t outs;
-        gpu_hopper_pack_params params;
-    } items[] = {
-        { c,
-          { gpu_weight_of(&from->a_proj_weight), in, in_bias, gpu_weight_of(&from->a_proj_bias), to.project,
-            project_bias, side_scale, c_z, 0, 16, 0, 1.0f, bound, NULL } },
-        { c,
-          { gpu_weight_of(&from->a_gate_weight), in, in_bias, gpu_weight_of(&from->a_gate_bias), to.project,
-            project_bias, NULL, c_z, 0, 16, 8, gate, 0, NULL } },
-        { c,
-          { gpu_weight_of(&from->b_proj_weight), in, in_bias, gpu_weight_of(&from->b_proj_bias), to.project,
-            project_bias, side_scale, c_z, c, 16, 0, 1.0f, bound, NULL } },
-        { c,
-          { gpu_weight_of(&from->b_gate_weight), in, in_bias, gpu_weight_of(&from->b_gate_bias), to.project,
-            project_bias, NULL, c_z, c, 16, 8, gate, 0, NULL } },
-        { c_out,
-          { gpu_weight_of(&from->out_weight), out, out_norm_bias, gpu_weight_of(&from->out_bias), to.out, out_bias,
-            out_scale, c, 0, 8, 0, 1.0f, bound, NULL } },
-        { c_out,
-          { gpu_weight_of(&from->out_gate_weight), normed ? in : none, normed ? in_bias : none,
-            gpu_weight_of(&from->out_gate_bias), to.gate, out_bias + 2 * c_out, NULL, c_z, 0, 8, 0, gate, 0, NULL } },
+    gpu_hopper_pack_params params = {
+        .items = {
+            { gpu_weight_of(&from->a_proj_weight), in, in_bias, gpu_weight_of(&from->a_proj_bias), to.project,
+              project_bias, side_scale, c, c_z, 0, 16, 0, 0, 1.0f, bound, NULL },
+            { gpu_weight_of(&from->a_gate_weight), in, in_bias, gpu_weight_of(&from->a_gate_bias), to.project,
+              project_bias, NULL, c, c_z, 0, 16, 8, 0, gate, 0, NULL },
+            { gpu_weight_of(&from->b_proj_weight), in, in_bias, gpu_weight_of(&from->b_proj_bias), to.project,
+              project_bias, side_scale, c, c_z, c, 16, 0, 0, 1.0f, bound, NULL },
+            { gpu_weight_of(&from->b_gate_weight), in, in_bias, gpu_weight_of(&from->b_gate_bias), to.project,
+              project_bias, NULL, c, c_z, c, 16, 8, 0, gate, 0, NULL },
+            { gpu_weight_of(&from->out_weight), out, out_norm_bias, gpu_weight_of(&from->out_bias), to.out, out_bias,
+              out_scale, c_out, c, 0, 8, 0, 0, 1.0f, bound, NULL },
+            { gpu_weight_of(&from->out_gate_weight), normed ? in : none, normed ? in_bias : none,
+              gpu_weight_of(&from->out_gate_bias), to.gate, out_bias + 2 * c_out, NULL, c_out, c_z, 0, 8, 0, 0, gate, 0, NULL },
+        },
+        .count = GPU_PACK_MATRICES,
     };
-    const gpu_function kernel = is_fp16(d) ? GPU_HOPPER_PACK_FP16 : GPU_HOPPER_PACK_BF16;
-    evo_status status = EVO_OK;
-    for (size_t i = 0; i < sizeof items / sizeof *items && status == EVO_OK; i++)
-        status = gpu_launch(call, kernel, items[i].outs, 1, 1, &items[i].params, sizeof items[i].params);
+    const evo_status status = gpu_pack_folded(call, is_fp16(d), &params);
     if (status != EVO_OK) return status;
     const gpu_hopper_sides_params sides = { to.inverse_scale, to.side_scale, is_fp16(d) ? c : 0, 0 };
     return gpu_launch(call, GPU_HOPPER_PACK_SIDES, 1, 1, 1, &sides, sizeof sides);

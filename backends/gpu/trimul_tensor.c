@@ -135,21 +135,20 @@ static int64_t map_weights(const number *x, const evo_trimul_desc *d, void *pack
     return (int64_t)(next - (uintptr_t)pack);
 }
 
-static evo_status pack_norm(const evo_call *call, const number *x, const evo_weight *weight, const evo_weight *bias,
-                            int64_t count, int32_t stride, float *target, const float *store_scale) {
+static gpu_pack_norm_item norm_item(const evo_call *call, const number *x, const evo_weight *weight,
+                                    const evo_weight *bias, int64_t count, int32_t stride, float *target,
+                                    const float *store_scale) {
     const evo_trimul_desc *d = &call->problem->desc.trimul;
-    const gpu_pack_norm_params params = {
+    return (gpu_pack_norm_item){
         .weight = gpu_weight_of(weight),
         .bias = gpu_weight_of(bias),
         .target = target,
         .store_scale = { store_scale, store_scale ? store_scale + c16(d) : NULL },
-        .count = (int32_t)count,
+        .channels = (int32_t)count,
         .width = (int32_t)depth_of(x, count),
         .dtype = x->dtype,
         .stride = stride,
     };
-    return gpu_launch(call, GPU_TENSOR_PACK_NORM, gpu_blocks(params.width, GPU_PACK_THREADS), 1, 1, &params,
-                      sizeof params);
 }
 
 /* A matrix, its bias, and where they go. */
@@ -162,8 +161,8 @@ typedef struct matrix {
     bool normed;
 } matrix;
 
-static evo_status pack_rows(const evo_call *call, const number *x, const matrix *m) {
-    const gpu_pack_rows_params params = {
+static gpu_pack_rows_item rows_item(const number *x, const matrix *m) {
+    return (gpu_pack_rows_item){
         .source = gpu_weight_of(m->weight),
         .bias = gpu_weight_of(m->bias),
         .norm_weight = gpu_weight_of(m->norm_weight),
@@ -174,11 +173,11 @@ static evo_status pack_rows(const evo_call *call, const number *x, const matrix 
         .ins = m->ins,
         .depth = depth_of(x, m->ins),
         .outs = (int32_t)m->outs,
+        .rows = (int32_t)m->rows,
         .tile_rows = m->tile_rows,
         .dtype = x->dtype,
         .normed = m->normed,
     };
-    return gpu_launch(call, GPU_TENSOR_PACK_ROWS, m->rows, 1, 1, &params, sizeof params);
 }
 
 static evo_status pack(const evo_call *call, const evo_tile *tile) {
@@ -193,7 +192,7 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
     float *b_table = to.proj_table + 4 * rows, *b_store = to.store_scale + rows;
     const evo_weight *gamma = &from->norm_in_weight, *beta = &from->norm_in_bias;
     const bool normed = d->gate_input == EVO_GATE_NORMED;
-    const matrix all[] = {
+    const matrix all[GPU_PACK_MATRICES] = {
         { &from->a_proj_weight, &from->a_proj_bias, gamma, beta, c, k, rows, to.proj, to.proj_table, to.store_scale,
           2 * TILE, true },
         { &from->a_gate_weight, &from->a_gate_bias, gamma, beta, c, k, rows, to.proj + TILE * row, to.proj_table + 2,
@@ -206,10 +205,20 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
         { &from->out_gate_weight, &from->out_gate_bias, gamma, beta, d->c_out, k, out128(d), to.out_gate,
           to.out_table + 2, NULL, TILE, normed },
     };
-    evo_status status = pack_norm(call, x, gamma, beta, k, 2, to.norm_in, NULL);
-    for (size_t i = 0; i < sizeof all / sizeof *all && status == EVO_OK; i++) status = pack_rows(call, x, &all[i]);
+    gpu_pack_rows_item rows_of[GPU_PACK_MATRICES];
+    for (int i = 0; i < GPU_PACK_MATRICES; i++) rows_of[i] = rows_item(x, &all[i]);
+    const evo_status status = gpu_pack_matrices(call, rows_of, GPU_PACK_MATRICES);
     if (status != EVO_OK) return status;
-    return pack_norm(call, x, &from->norm_out_weight, &from->norm_out_bias, c, 4, to.norm_out, to.store_scale);
+    /* After the matrices, whose store scales the second item reads. */
+    gpu_pack_norm_params norms = {
+        .items = { norm_item(call, x, gamma, beta, k, 2, to.norm_in, NULL),
+                   norm_item(call, x, &from->norm_out_weight, &from->norm_out_bias, c, 4, to.norm_out,
+                             to.store_scale) },
+        .count = 2,
+    };
+    norms.items[1].first_block = (int32_t)gpu_blocks(norms.items[0].width, GPU_PACK_THREADS);
+    const int64_t blocks = norms.items[1].first_block + gpu_blocks(norms.items[1].width, GPU_PACK_THREADS);
+    return gpu_launch(call, GPU_TENSOR_PACK_NORM, blocks, 1, 1, &norms, sizeof norms);
 }
 
 /* --- The form --- */

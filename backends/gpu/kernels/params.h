@@ -43,26 +43,32 @@ typedef struct gpu_tensor_map {
 #endif
 } gpu_tensor_map;
 
+/*
+ * Packs. One launch does all items that do not wait for each other: a recorded launch costs a graph more than most items'
+ * work. An item's blocks begin at `first_block`; every params struct of a pack has `items` and their `count`.
+ */
 enum {
-    GPU_PACK_THREADS = 256
+    GPU_PACK_THREADS = 256,
+    GPU_PACK_ITEMS = 18, /* the triangle multiplication's: 6 matrices and their biases, 6 vectors of LayerNorms */
+    GPU_PACK_MATRICES = 6
 };
 
-/* evo_pack_matrix: target[in * pitch + out] = source[out, in]; 0 for out from `outs` up to `width`. */
-typedef struct gpu_pack_matrix_params {
+/*
+ * evo_pack: target[in * pitch + out] = source[out, in], `fill` without a source; 0 for out from `outs` up to `width`. A vector is
+ * a matrix with one `in`.
+ */
+typedef struct gpu_pack_item {
     gpu_weight source;
     float *target;
     int64_t pitch, ins;
-    int32_t outs, width;
-} gpu_pack_matrix_params;
-
-/* evo_pack_vector: target[i] = source[i], or `fill` without a source; 0 from `count` up to `width`. */
-typedef struct gpu_pack_vector_params {
-    gpu_weight source;
-    float *target;
-    int32_t count, width;
+    int32_t outs, width, first_block;
     float fill;
-    int32_t unused;
-} gpu_pack_vector_params;
+} gpu_pack_item;
+
+typedef struct gpu_pack_params {
+    gpu_pack_item items[GPU_PACK_ITEMS];
+    int32_t count, unused;
+} gpu_pack_params;
 
 /*
  * Both ops' project kernels: LayerNorm over the channels of every position, then the product with two sides' weights.
@@ -108,26 +114,37 @@ enum {
  * table[4 * r] gets the inverse scale and table[4 * r + 1] the bias; if store_scale is there both are multiplied by the row's
  * store scale, which is put into it. Rows from `outs` on are zeros.
  */
-typedef struct gpu_pack_rows_params {
+typedef struct gpu_pack_rows_item {
     gpu_weight source, bias;
     gpu_weight norm_weight, norm_bias; /* of the LayerNorm that feeds the columns */
     void *target;
     float *table, *store_scale;
     int64_t ins, depth;
-    int32_t outs, tile_rows, dtype;
-    int32_t normed; /* 0: the columns are no LayerNorm's and have no scales */
+    int32_t outs, rows, tile_rows, dtype; /* rows: those to be written */
+    int32_t normed;                       /* 0: the columns are no LayerNorm's and have no scales */
+    int32_t first_block;
+} gpu_pack_rows_item;
+
+typedef struct gpu_pack_rows_params {
+    gpu_pack_rows_item items[GPU_PACK_MATRICES];
+    int32_t count, unused;
 } gpu_pack_rows_params;
 
 /*
  * evo_tensor_pack_norm: a LayerNorm's weight and bias with their columns' scales: target[stride * i] and [stride * i + 1]; zeros
- * from `count` up to `width`. With stride 4, [stride * i + 2] is the factor that takes the scales of a stored number out of it:
+ * from `channels` up to `width`. With stride 4, [stride * i + 2] is the factor that takes the scales of a stored number out of it:
  * 1 / (store_scale[0][i] * store_scale[1][i]).
  */
-typedef struct gpu_pack_norm_params {
+typedef struct gpu_pack_norm_item {
     gpu_weight weight, bias;
     float *target;
     const float *store_scale[2];
-    int32_t count, width, dtype, stride;
+    int32_t channels, width, dtype, stride, first_block, unused;
+} gpu_pack_norm_item;
+
+typedef struct gpu_pack_norm_params {
+    gpu_pack_norm_item items[2];
+    int32_t count, unused;
 } gpu_pack_norm_params;
 
 /* Shared shapes of the kernels, for grids. */

@@ -1,4 +1,5 @@
 /* tensor_pack.cu: weights as operands of matrix units. */
+#include "backends/gpu/kernels/pack.h"
 #include "backends/gpu/kernels/scales.h"
 
 static constexpr int THREADS = GPU_PACK_THREADS;
@@ -11,7 +12,7 @@ EVO_DEVICE float load_rounded(const gpu_weight &w, int64_t i, double fill) {
     return static_cast<float>(load_weight(w, i, 0, fill));
 }
 
-EVO_DEVICE float column_scale(const gpu_pack_rows_params &p, int64_t in) {
+EVO_DEVICE float column_scale(const gpu_pack_rows_item &p, int64_t in) {
     if (p.dtype != GPU_FP16 || !p.normed) return 1.0f;
     return power_of_two(column_exponent(load_rounded(p.norm_weight, in, 1.0), load_rounded(p.norm_bias, in, 0.0),
                                         static_cast<int>(p.ins)));
@@ -40,7 +41,7 @@ EVO_DEVICE row_facts gather(const row_facts &own, row_facts *shared) {
 }
 
 /* What a row holds at most: of its elements over their columns' scales, and of its product with a LayerNorm's output. */
-EVO_DEVICE row_facts measure_row(const gpu_pack_rows_params &p, int row, row_facts *shared) {
+EVO_DEVICE row_facts measure_row(const gpu_pack_rows_item &p, int row, row_facts *shared) {
     row_facts own = { 0.0, 0.0, 0.0f };
     for (int64_t in = thread_x(); in < p.ins && row < p.outs; in += THREADS) {
         const float weight = static_cast<float>(load_weight(p.source, row, in, 0.0));
@@ -61,9 +62,7 @@ EVO_DEVICE void store_operand(void *target, int dtype, int64_t index, float valu
         store_number(target, dtype, index, value);
 }
 
-EVO_KERNEL(evo_tensor_pack_rows, gpu_pack_rows_params, THREADS, 1) {
-    EVO_SHARED(row_facts, shared, THREADS);
-    const int row = static_cast<int>(block_x());
+EVO_DEVICE void pack_row(const gpu_pack_rows_item &p, int row, row_facts *shared) {
     const bool there = row < p.outs;
     const bool scaled = p.dtype == GPU_FP16;
     const float bias = there ? load_rounded(p.bias, row, 0.0) : 0.0f;
@@ -90,15 +89,20 @@ EVO_KERNEL(evo_tensor_pack_rows, gpu_pack_rows_params, THREADS, 1) {
     if (p.store_scale) p.store_scale[row] = stored;
 }
 
-EVO_KERNEL(evo_tensor_pack_norm, gpu_pack_norm_params, THREADS, 1) {
-    const int i = static_cast<int>(block_x()) * THREADS + thread_x();
+EVO_KERNEL(evo_tensor_pack_rows, gpu_pack_rows_params, THREADS, 1) {
+    EVO_SHARED(row_facts, shared, THREADS);
+    const gpu_pack_rows_item &item = p.items[pack_item(p)];
+    pack_row(item, pack_block(item), shared);
+}
+
+EVO_DEVICE void pack_channel(const gpu_pack_norm_item &p, int i) {
     if (i >= p.width) return;
     float weight = 0.0f, bias = 0.0f, factor = 1.0f;
-    if (i < p.count) {
+    if (i < p.channels) {
         weight = load_rounded(p.weight, i, 1.0);
         bias = load_rounded(p.bias, i, 0.0);
         if (p.dtype == GPU_FP16) {
-            const float scale = power_of_two(column_exponent(weight, bias, p.count));
+            const float scale = power_of_two(column_exponent(weight, bias, p.channels));
             weight *= scale;
             bias *= scale;
             if (p.store_scale[0]) factor = 1.0f / p.store_scale[0][i] / p.store_scale[1][i];
@@ -110,4 +114,9 @@ EVO_KERNEL(evo_tensor_pack_norm, gpu_pack_norm_params, THREADS, 1) {
         p.target[p.stride * i + 2] = factor;
         p.target[p.stride * i + 3] = 0.0f;
     }
+}
+
+EVO_KERNEL(evo_tensor_pack_norm, gpu_pack_norm_params, THREADS, 1) {
+    const gpu_pack_norm_item &item = p.items[pack_item(p)];
+    pack_channel(item, pack_block(item) * THREADS + thread_x());
 }

@@ -63,16 +63,21 @@ enum {
 /*
  * evo_hopper_pack_*: row r of a matrix with a LayerNorm ahead of it folded in: target[row][in] = factor * W[out, in] * norm[in],
  * bias_target[row] = factor * (bias[out] + sum over in of W[out, in] * norm_bias[in]) as two 16-bit numbers whose sum is half
- * of it, then zeros. Grid x: outs. Output o goes to row (o + first) / 8 * row_step + (o + first) % 8 + row_offset.
+ * of it, then zeros. A block an output. Output o goes to row (o + first) / 8 * row_step + (o + first) % 8 + row_offset.
  */
-typedef struct gpu_hopper_pack_params {
+typedef struct gpu_hopper_pack_item {
     gpu_weight source, norm, norm_bias, bias; /* absent: ones, zeros, zeros */
     void *target;
     uint64_t *bias_target; /* two a row */
     float *inverse_scale;  /* [outs], at o + first; NULL: the row is not scaled */
-    int32_t ins, first, row_step, row_offset;
+    int32_t outs, ins, first, row_step, row_offset, first_block;
     float factor, bound; /* bound: what a scaled row's results are kept below at |x| <= sqrt(ins) */
     const float *scale;  /* [outs]: further factors; NULL: ones */
+} gpu_hopper_pack_item;
+
+typedef struct gpu_hopper_pack_params {
+    gpu_hopper_pack_item items[GPU_PACK_MATRICES];
+    int32_t count, unused;
 } gpu_hopper_pack_params;
 
 /* evo_hopper_pack_sides, one block: inverse_scale [2 c] of a and b into scale [c], relative to the largest product, which comes last. */

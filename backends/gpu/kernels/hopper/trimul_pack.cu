@@ -1,5 +1,6 @@
 /* trimul_pack.cu: matrices with the LayerNorm ahead of them folded in, rounded to 16 bits, and their biases. */
 #include "backends/gpu/kernels/hopper/params.h"
+#include "backends/gpu/kernels/pack.h"
 #include "backends/gpu/kernels/scales.h"
 
 EVO_DEVICE double load_weight(const gpu_weight &w, int64_t out, int64_t in, double absent) {
@@ -32,8 +33,8 @@ EVO_DEVICE double block_sum(double value, double *sums) {
     return sums[0];
 }
 
-template <int TYPE> EVO_DEVICE void pack_row(const gpu_hopper_pack_params &p, double *sums) {
-    const int out = static_cast<int>(block_x()), at = out + p.first;
+template <int TYPE> EVO_DEVICE void pack_row(const gpu_hopper_pack_item &p, double *sums) {
+    const int out = pack_block(p), at = out + p.first;
     const int row = at / 8 * p.row_step + at % 8 + p.row_offset;
     double bias = 0, squares = 0;
     for (int in = thread_x(); in < p.ins; in += GPU_PACK_THREADS) {
@@ -61,11 +62,11 @@ template <int TYPE> EVO_DEVICE void pack_row(const gpu_hopper_pack_params &p, do
 
 EVO_KERNEL(evo_hopper_pack_BF16, gpu_hopper_pack_params, GPU_PACK_THREADS, 1) {
     EVO_SHARED(double, sums, GPU_PACK_THREADS);
-    pack_row<GPU_BF16>(p, sums);
+    pack_row<GPU_BF16>(p.items[pack_item(p)], sums);
 }
 EVO_KERNEL(evo_hopper_pack_FP16, gpu_hopper_pack_params, GPU_PACK_THREADS, 1) {
     EVO_SHARED(double, sums, GPU_PACK_THREADS);
-    pack_row<GPU_FP16>(p, sums);
+    pack_row<GPU_FP16>(p.items[pack_item(p)], sums);
 }
 
 /* Launched last for bf16 too, with no channels: what starts early after it reads a pack that is complete. */

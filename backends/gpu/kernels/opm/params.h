@@ -179,10 +179,10 @@ typedef struct gpu_opm_tensor_combine_params {
  * holds `together` channels c_a side by side, 1 or 2.
  */
 typedef struct gpu_opm_tensor_pack_params {
-    gpu_weight source;                    /* [c_z, c * c] */
+    gpu_weight source, bias;              /* [c_z, c * c], [c_z] */
     const float *scales;                  /* [2 c], in fp16 only */
     void *outer, *weigh;                  /* [blocks of 32 c_b][c_a][z_rows][c_a][32], [z_rows * c][c_pad] */
-    float *z_scale;                       /* [z_rows] */
+    float *z_scale, *bias_target;         /* [z_rows] */
     int32_t c, c_pad, c_z, z_rows, dtype; /* dtype: GPU_FP32 for tf32 */
     float rest;                           /* fp16: what z_scale gets beside the row's own scale */
     int32_t together, unused;

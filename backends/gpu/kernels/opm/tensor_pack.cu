@@ -53,6 +53,10 @@ EVO_KERNEL(evo_opm_tensor_pack_out, gpu_opm_tensor_pack_params, THREADS, 1) {
     for (int k = thread_x(); k < p.c * p.c_pad; k += THREADS)
         store_operand(p.weigh, p.dtype, static_cast<int64_t>(q) * p.c * p.c_pad + k,
                       weight_at(p, q, k % p.c_pad, k / p.c_pad) * scale);
+    if (thread_x() != 0) return;
     /* What is left of the scales of a and b: see GPU_OPM_TENSOR_HALF. */
-    if (thread_x() == 0) p.z_scale[q] = p.dtype == GPU_FP16 ? p.rest / scale : 1.0f;
+    p.z_scale[q] = p.dtype == GPU_FP16 ? p.rest / scale : 1.0f;
+    const bool has_bias = p.bias.data && q < p.c_z;
+    p.bias_target[q] =
+        has_bias ? static_cast<float>(load_double(p.bias.data, p.bias.dtype, q * p.bias.strides[0])) : 0.0f;
 }
