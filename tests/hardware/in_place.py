@@ -4,9 +4,9 @@
     tests/hardware/in_place.py build/src/libevoformer.so [torch | runtime | driver]
 
 For a machine with an NVIDIA GPU; by hand, CI has none. Memory, streams and graphs come from PyTorch if it is installed,
-else from the CUDA runtime (libcudart.so), else from the driver itself, and are handed to the library as they are. With
-EVO_CUDA_LIBRARY naming libsimcuda.so and "driver" it runs on the simulated device too. Each check prints a line; the
-status is 0 if all hold.
+else from the CUDA runtime (libcudart.so), else from the driver itself, and are handed to the library as they are; plans are
+those of the Python package. With EVO_CUDA_LIBRARY naming libsimcuda.so and "driver" it runs on the simulated device too.
+Each check prints a line; the status is 0 if all hold.
 """
 import array
 import ctypes
@@ -16,46 +16,12 @@ import random
 import sys
 import threading
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'bindings', 'python'))
+from evoformer import _library, _ops  # noqa: E402
+from evoformer._arrays import contiguous  # noqa: E402
+
 N, C = 24, 16  # residues, channels
-OK, INVALID_ARGUMENT, NO_DEVICE, OUT_OF_MEMORY, DEVICE, CAPTURE = 0, 1, 14, 15, 16, 17  # evo_status
-FP32 = 2
-
-
-# --- the library's structs, as in include/evoformer ----------------------------------------------
-class Tensor(ctypes.Structure):
-    _fields_ = [('dtype', ctypes.c_int), ('strides', ctypes.c_int64 * 4), ('alignment', ctypes.c_size_t)]
-
-
-class Weight(ctypes.Structure):
-    _fields_ = [('data', ctypes.c_void_p), ('dtype', ctypes.c_int), ('strides', ctypes.c_int64 * 2)]
-
-
-class TrimulDesc(ctypes.Structure):
-    _fields_ = ([('size', ctypes.c_size_t)] + [(name, ctypes.c_int64) for name in ('batch', 'n', 'c_z', 'c', 'c_out')] +
-                [(name, Tensor) for name in ('z', 'mask', 'residual', 'out')] +
-                [('biases', ctypes.c_uint), ('alias', ctypes.c_uint), ('direction', ctypes.c_int),
-                 ('gate_input', ctypes.c_int), ('layer_norm_eps', ctypes.c_double), ('mask_max', ctypes.c_double),
-                 ('compute', ctypes.c_int), ('propagation', ctypes.c_int), ('workspace_limit', ctypes.c_size_t),
-                 ('kernel', ctypes.c_char_p)])
-
-
-WEIGHTS = [(kind, part, (C, C) if part == 'weight' and not kind.startswith('norm') else (C,))
-           for kind in ('norm_in', 'a_proj', 'a_gate', 'b_proj', 'b_gate', 'norm_out', 'out', 'out_gate')
-           for part in ('weight', 'bias')]
-
-
-class TrimulWeights(ctypes.Structure):
-    _fields_ = [('size', ctypes.c_size_t)] + [(kind + '_' + part, Weight) for kind, part, _ in WEIGHTS]
-
-
-class TrimulArgs(ctypes.Structure):
-    _fields_ = [('size', ctypes.c_size_t)] + [(name, ctypes.c_void_p) for name in ('z', 'mask', 'residual', 'out')]
-
-
-class PlanInfo(ctypes.Structure):
-    _fields_ = [('size', ctypes.c_size_t), ('op', ctypes.c_int), ('compute', ctypes.c_int), ('kernel', ctypes.c_char_p),
-                ('workspace_size', ctypes.c_size_t), ('pack_size', ctypes.c_size_t), ('flops', ctypes.c_double),
-                ('bytes', ctypes.c_double), ('refusals', ctypes.c_char_p)]
+SPEC = _ops.spec(_ops.Trimul, C, C, C, _ops.Trimul.weights)
 
 
 def pointer(value):
@@ -63,23 +29,14 @@ def pointer(value):
 
 
 class Library:
-    """The evo_ functions; each call that fails raises, unless its status is asked for."""
+    """The library's functions by their names; `around` is what each call is wrapped in."""
 
-    def __init__(self, path):
-        self.library = ctypes.CDLL(path)
-        self.library.evo_last_error.restype = ctypes.c_char_p
-        self.around = lambda call: call()  # what each call is wrapped in
+    def __init__(self, opened):
+        self.opened, self.around = opened, lambda call: call()
 
-    def status(self, name, *arguments):
-        return self.around(lambda: getattr(self.library, 'evo_' + name)(*arguments))
-
-    def __call__(self, name, *arguments):
-        status = self.status(name, *arguments)
-        if status != OK:
-            raise RuntimeError('evo_%s gives %d: %s' % (name, status, self.error()))
-
-    def error(self):
-        return self.library.evo_last_error().decode()
+    def __getattr__(self, name):
+        function = getattr(self.opened, name)
+        return lambda *arguments: self.around(lambda: function(*arguments))
 
 
 # --- whose memory, streams and graphs ------------------------------------------------------------
@@ -226,37 +183,26 @@ def choose(wanted):
 
 
 # --- one triangle multiplication on a device -----------------------------------------------------
+def layout(memory, shape):
+    return _ops.Layout(memory, shape, contiguous(shape), 'fp32')
+
+
 class Op:
     """A plan, with weights packed, in memory that `give` allocates."""
 
-    def __init__(self, library, device, give, upload, weights, stream):
-        self.library, self.stream = library, stream
-        self.context, self.plan, self.pack = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-        library('context_create', device.encode(), None, ctypes.byref(self.context))
-        desc = TrimulDesc(ctypes.sizeof(TrimulDesc), 1, N, C, C, 0, biases=255, layer_norm_eps=1e-5, mask_max=1.0)
-        desc.z.dtype = desc.out.dtype = FP32
-        library('trimul_plan_create', self.context, ctypes.byref(desc), ctypes.byref(self.plan))
-        info = PlanInfo(ctypes.sizeof(PlanInfo))
-        library('plan_get_info', self.plan, ctypes.byref(info))
-        self.kernel, self.workspace_size, self.pack_size = info.kernel.decode(), info.workspace_size, info.pack_size
-        views = TrimulWeights(ctypes.sizeof(TrimulWeights))
-        for (kind, part, _), numbers in zip(WEIGHTS, weights):
-            memory = give(4 * len(numbers))
-            upload(memory, numbers, stream)
-            setattr(views, kind + '_' + part, Weight(memory, FP32))
+    def __init__(self, device, give, upload, weights, stream):
+        shape, self.stream = (1, N, N, C), stream
         self.z, self.out = give(4 * N * N * C), give(4 * N * N * C)
-        self.workspace, memory = give(self.workspace_size), give(self.pack_size)
-        library('trimul_pack_weights', self.plan, ctypes.byref(views), pointer(memory), ctypes.c_size_t(self.pack_size),
-                pointer(stream), ctypes.byref(self.pack))
+        self.plan = _ops.Plan(SPEC, device, shape, layout(self.z, shape), None, None, layout(self.out, shape), 'fp32')
+        views = []
+        for part, numbers in zip(SPEC.shapes().values(), weights):
+            views.append(layout(give(4 * len(numbers)), part))
+            upload(views[-1].pointer, numbers, stream)
+        self.workspace = give(self.plan.workspace_size)
+        self.pack = self.plan.pack(views, give(self.plan.pack_size), stream)
 
     def execute(self, stream=None):
-        args = TrimulArgs(ctypes.sizeof(TrimulArgs), self.z, None, None, self.out)
-        self.library('trimul_execute', self.plan, self.pack, ctypes.byref(args), pointer(self.workspace),
-                     ctypes.c_size_t(self.workspace_size), pointer(self.stream if stream is None else stream))
-
-    def close(self):
-        for name, handle in (('pack', self.pack), ('plan', self.plan), ('context', self.context)):
-            getattr(self.library.library, 'evo_%s_destroy' % name)(handle)
+        self.plan.run(self.pack, self.z, None, None, self.out, self.workspace, self.stream if stream is None else stream)
 
 
 def aligned_host(size, kept):
@@ -265,17 +211,16 @@ def aligned_host(size, kept):
     return (ctypes.addressof(kept[-1]) + 255) // 256 * 256
 
 
-def expected_by_cpu(library, weights, z):
+def expected_by_cpu(weights, z):
     kept = []
 
     def upload(memory, numbers, _):
         ctypes.memmove(memory, numbers.buffer_info()[0], 4 * len(numbers))
-    op = Op(library, 'cpu', lambda size: aligned_host(size, kept), upload, weights, None)
+    op = Op('cpu', lambda size: aligned_host(size, kept), upload, weights, None)
     upload(op.z, z, None)
     op.execute()
     found = array.array('f')
     found.frombytes(ctypes.string_at(op.out, 4 * N * N * C))
-    op.close()
     return found
 
 
@@ -318,11 +263,11 @@ def watch_context(library, check):
     return driver, changed
 
 
-def check_results(library, device, check, weights, cases):
+def check_results(device, check, weights, cases):
     """In a stream of the caller's, by a recording before any other run, again, and in the default stream."""
     stream = device.stream()
-    op = Op(library, 'cuda:0', device.alloc, device.upload, weights, stream)
-    print('kernel %s, workspace %d bytes, pack %d bytes' % (op.kernel, op.workspace_size, op.pack_size))
+    op = Op('cuda:0', device.alloc, device.upload, weights, stream)
+    print('kernel %s, workspace %d bytes, pack %d bytes' % (op.plan.kernel, op.plan.workspace_size, op.plan.pack_size))
     replay = device.record(stream, op.execute)
     for z, expected in cases:
         device.upload(op.z, z, stream)
@@ -356,55 +301,62 @@ def check_contexts(driver, check, run):
 
 def check_errors(library, context, check):
     """Each error as a status, with the driver's words."""
+    def call(name, *arguments):
+        _library.check(getattr(library, 'evo_' + name)(*arguments))
+
     memory, stream, graph = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     events, milliseconds = [ctypes.c_void_p(), ctypes.c_void_p()], ctypes.c_double()
     host = ctypes.create_string_buffer(64)
-    library('stream_create', context, ctypes.byref(stream))
+    call('stream_create', context, ctypes.byref(stream))
     for event in events:
-        library('event_create', context, ctypes.byref(event))
+        call('event_create', context, ctypes.byref(event))
 
     def refused(want, words, name, *arguments):
-        status = library.status(name, context, *arguments)
-        text = library.error()
-        check('evo_%s: %s' % (name, text), status == want and all(word in text for word in words))
-    refused(OUT_OF_MEMORY, ['CUDA_ERROR_OUT_OF_MEMORY'], 'memory_alloc', ctypes.c_size_t(1 << 50), ctypes.byref(memory))
-    refused(DEVICE, ['CUDA_ERROR_INVALID_VALUE'], 'memory_free', ctypes.cast(host, ctypes.c_void_p))
-    refused(INVALID_ARGUMENT, ['record'], 'event_elapsed', events[0], events[1], ctypes.byref(milliseconds))
-    refused(CAPTURE, ['evo_graph_begin'], 'graph_end', stream, ctypes.byref(graph))
-    library('graph_begin', context, stream)
-    refused(CAPTURE, ['evo_graph_end'], 'graph_begin', stream)
-    refused(CAPTURE, ['evo_graph_end'], 'stream_synchronize', stream)
-    library('graph_end', context, stream, ctypes.byref(graph))
-    library('graph_destroy', context, graph)
-    library('stream_destroy', context, stream)
-    other = ctypes.c_void_p()
-    status = library.status('context_create', b'cuda:99', None, ctypes.byref(other))
-    check('evo_context_create: ' + library.error(), status == NO_DEVICE)
+        status = getattr(library, 'evo_' + name)(*arguments)
+        text = library.evo_last_error().decode()
+        check('evo_%s: %s' % (name, text),
+              library.evo_status_name(status).decode() == 'EVO_ERROR_' + want and all(word in text for word in words))
+    refused('OUT_OF_MEMORY', ['CUDA_ERROR_OUT_OF_MEMORY'], 'memory_alloc', context, ctypes.c_size_t(1 << 50),
+            ctypes.byref(memory))
+    refused('DEVICE', ['CUDA_ERROR_INVALID_VALUE'], 'memory_free', context, ctypes.cast(host, ctypes.c_void_p))
+    refused('INVALID_ARGUMENT', ['record'], 'event_elapsed', context, events[0], events[1],
+            ctypes.byref(milliseconds))
+    refused('CAPTURE', ['evo_graph_begin'], 'graph_end', context, stream, ctypes.byref(graph))
+    call('graph_begin', context, stream)
+    refused('CAPTURE', ['evo_graph_end'], 'graph_begin', context, stream)
+    refused('CAPTURE', ['evo_graph_end'], 'stream_synchronize', context, stream)
+    call('graph_end', context, stream, ctypes.byref(graph))
+    call('graph_destroy', context, graph)
+    call('stream_destroy', context, stream)
+    refused('NO_DEVICE', [], 'context_create', b'cuda:99', None, ctypes.byref(ctypes.c_void_p()))
     for event in events:
-        library('event_destroy', context, event)
+        call('event_destroy', context, event)
 
 
 def main():
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     random.seed(1)
-    library, check = Library(sys.argv[1]), Checks()
-    weights = [numbers(math.prod(shape), 0.3) for _, _, shape in WEIGHTS]
+    os.environ['EVOFORMER_LIBRARY'] = os.path.abspath(sys.argv[1])
+    library, check = Library(_library.dll()), Checks()
+    _library._dll = library  # what plans and packs call is watched too
+    weights = [numbers(math.prod(shape), 0.3) for shape in SPEC.shapes().values()]
     inputs = [numbers(N * N * C) for _ in range(3)]
-    cases = [(z, expected_by_cpu(library, weights, z)) for z in inputs]
+    cases = [(z, expected_by_cpu(weights, z)) for z in inputs]
     name, device = choose(sys.argv[2] if len(sys.argv) > 2 else None)
     print('memory, streams and graphs of: ' + name)
     driver, changed = watch_context(library, check)
-    op = check_results(library, device, check, weights, cases)
+    op = check_results(device, check, weights, cases)
 
     def run(where):
         op.execute(0)
-        library('stream_synchronize', op.context, None)
+        _library.check(library.evo_stream_synchronize(_library.context('cuda:0'), None))
         check('runs ' + where, True)
     check_contexts(driver, check, run)
     check('the same result afterwards', close(device.download(op.out, N * N * C, 0), cases[0][1]))
-    check_errors(library, op.context, check)
-    op.close()
+    check_errors(library, _library.context('cuda:0'), check)
+    del op
+    library.evo_context_destroy(_library._contexts.pop('cuda:0'))
     check('the current context after each call is the one before it', not changed)
     return 1 if check.failed else 0
 
