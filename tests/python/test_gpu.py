@@ -163,22 +163,23 @@ def test_streams(pair):
 
 @PAIRS
 def test_memory_is_of_pytorch_and_does_not_grow(pair):
-    _, module, inputs = pair()
-    with torch.inference_mode():
-        module._caches.plans.clear()
-        module(*inputs)
-        gc.collect()
-        torch.cuda.synchronize()
-        free = torch.cuda.mem_get_info()[0]
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
+    _original, module, inputs = pair()  # all three live until the end
+
+    def runs():
         for _ in range(50):
             module(*inputs)
+        while gc.collect():  # what earlier tests left may hold memory
+            pass
         torch.cuda.synchronize()
+        return torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
+
+    with torch.inference_mode():
+        module._caches.plans.clear()
+        before = runs()
+        torch.cuda.reset_peak_memory_stats()
+        assert runs() == before
         plan = list(module._caches.plans.values())[-1]
-        assert torch.cuda.max_memory_allocated() - before >= plan.workspace_size
-        assert torch.cuda.memory_allocated() == before
-        assert torch.cuda.mem_get_info()[0] == free
+        assert torch.cuda.max_memory_allocated() - before[0] >= plan.workspace_size
 
 
 @PAIRS

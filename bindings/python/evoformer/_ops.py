@@ -171,10 +171,10 @@ class Plan:
             (lib.ALIAS_RESIDUAL if residual is not None and residual.pointer == out.pointer else 0)
         desc.compute = COMPUTES.index(compute)
         self.spec, self.device, self.pointer = made, device, C.c_void_p()
-        # For the caller: the packs that this plan takes, the output's shape, whether the input has its layout and type.
+        # For the caller: the packs that this plan takes, the output's layout.
         self.packs: Dict[Any, Any] = {}
         self.output_shape: Shape = ()
-        self.like_input = False
+        self.output_strides: Shape = ()
         self._pack = getattr(lib.dll(), f"evo_{made.op}_pack_weights")
         self.execute = getattr(lib.dll(), f"evo_{made.op}_execute")
         lib.check(getattr(lib.dll(), f"evo_{made.op}_plan_create")(lib.context(device), C.byref(desc),

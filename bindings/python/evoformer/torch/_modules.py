@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import operator
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
@@ -149,8 +150,11 @@ class Fused(nn.Module):
             known = self.__dict__["_known"] = (layers, [
                 (_getter(leaves), [self._modules[module]._parameters for module in modules])  # type: ignore[union-attr]
                 for modules, leaves in self._sources_of])
+        sources: List[Tensor] = []
         try:
-            return [source for get, layers in known[1] for values in map(get, layers) for source in values]
+            for get, parameters in known[1]:
+                sources += chain.from_iterable(map(get, parameters))
+            return sources
         except KeyError:  # a parametrization stands there
             return [getattr(getattr(self, module), leaf)
                     for modules, leaves in self._sources_of for module in modules for leaf in leaves]

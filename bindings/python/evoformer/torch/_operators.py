@@ -53,6 +53,19 @@ _capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturi
 
 # --- memory ---
 
+
+# What code compiled by PyTorch allocates with, and its raw memory: half the time of torch.empty. All on the current GPU.
+_guards = getattr(torch._C._dynamo, "guards", None)
+_new_on_cpu: Callable[..., Tensor] = getattr(_guards, "_empty_strided_cpu", None) or (
+    lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
+_new_on_gpu: Callable[..., Tensor] = getattr(_guards, "_empty_strided_cuda", None) or (
+    lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device="cuda"))
+_raw_alloc: Callable[[int, int], int] = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_alloc", None) or (
+    lambda size, stream: torch.cuda.caching_allocator_alloc(size, stream=stream))
+_raw_free: Callable[[int], None] = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_delete", None) or (
+    torch.cuda.caching_allocator_delete)
+_current_gpu: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", None) or torch.cuda.current_device
+
 _outside = ThreadPoolExecutor(1, "evoformer")
 _thread = threading.local()
 KEPT_WORKSPACE = 256 << 20
@@ -153,6 +166,9 @@ class Caches:
             static_weights: bool) -> Tensor:
         """One execution. `sources` are the tensors that the weights are views of; `weights()` makes the views."""
         index, shape, pointer = x.get_device(), x.shape, x.data_ptr()
+        if index >= 0 and index != _current_gpu():
+            with torch.cuda.device(index):
+                return self.run(spec, x, mask, residual, sources, weights, compute, out_dtype, static_weights)
         mask_pointer = residual_pointer = residual_key = None
         if residual is not None:
             residual_pointer = residual.data_ptr()
@@ -172,17 +188,22 @@ class Caches:
             if usable is not None:
                 return self.run(spec, *usable, sources, weights, compute, out_dtype, static_weights)
             plan = self._plan(key, spec, x, mask, residual, out_dtype, compute)
-        out = torch.empty_like(x) if plan.like_input else x.new_empty(plan.output_shape, dtype=out_dtype)
-        stream: Any = None
         if index < 0:
+            out = _new_on_cpu(plan.output_shape, plan.output_strides, out_dtype)
+            args = ops.args(pointer, mask_pointer, residual_pointer, out.data_ptr())
+            pack, packed = self._packed(plan, sources, weights, None, static_weights)
             held, workspace = _workspace(plan.workspace_size)
+            status = plan.execute(plan.pointer, pack.pointer, args, workspace, plan.workspace_size, None)
         else:
+            out = _new_on_gpu(plan.output_shape, plan.output_strides, out_dtype)
+            args = ops.args(pointer, mask_pointer, residual_pointer, out.data_ptr())
             stream = _raw_stream_of_index(index)
-            held = torch.empty(plan.workspace_size, dtype=torch.uint8, device=x.device)
-            workspace = held.data_ptr()
-        pack, packed = self._packed(plan, sources, weights, index, stream, static_weights)
-        args = ops.args(pointer, mask_pointer, residual_pointer, out.data_ptr())
-        status = plan.execute(plan.pointer, pack.pointer, args, workspace, plan.workspace_size, stream)
+            pack, packed = self._packed(plan, sources, weights, stream, static_weights)
+            workspace = _raw_alloc(plan.workspace_size, stream)  # as a tensor, but in half the time
+            try:
+                status = plan.execute(plan.pointer, pack.pointer, args, workspace, plan.workspace_size, stream)
+            finally:
+                _raw_free(workspace)  # to what comes later in the stream
         if status:
             lib.check(status)
         return out
@@ -194,8 +215,7 @@ class Caches:
                         None if mask is None else _layout(mask), None if residual is None else _layout(residual),
                         ops.Layout(0, tuple(out.shape), out.stride(), _DTYPES[out_dtype]),
                         compute or default_compute(x.dtype, x.device.type))
-        made.output_shape = tuple(out.shape)
-        made.like_input = out.dtype == x.dtype and out.shape == x.shape and x.is_contiguous()
+        made.output_shape, made.output_strides = tuple(out.shape), out.stride()
         # Plans that agree in these take the same packs.
         made.packs = self.packs.setdefault(
             (spec, x.get_device(), x.dtype, out_dtype, made.kernel, made.compute, made.pack_size), {})
@@ -204,26 +224,26 @@ class Caches:
         return self.plans.setdefault(key, made)
 
     def _packed(self, plan: ops.Plan, sources: Sequence[Tensor], weights: Callable[[], Sequence[Optional[Tensor]]],
-                index: int, stream: Any, static_weights: bool) -> Tuple[ops.Pack, Any]:
-        """The pack, and what must live until the execution is in the stream."""
+                stream: Optional[int], static_weights: bool) -> Tuple[ops.Pack, Any]:
+        """The pack, and what must live until the execution is in the stream (None: the CPU)."""
         packs, key = plan.packs, tuple(map(_pointer_of, sources))
         kept = packs.get(key)
-        if index >= 0 and _capturing():
+        if stream and _capturing():  # the default stream, 0, records nothing
             if static_weights and kept is not None and kept.pack is not None:
                 return kept.pack, kept
             # The graph packs in every launch, and so sees weights that change. Its memory may go to what follows in it.
-            memory = torch.empty(plan.pack_size, dtype=torch.uint8, device=sources[0].device)
+            memory = _new_on_gpu((plan.pack_size,), (1,), torch.uint8)
             return _pack(plan, weights(), memory.data_ptr(), stream), memory
         try:
             versions: Optional[tuple] = tuple(map(_version_of, sources))
         except RuntimeError:  # made in inference mode: nothing tells whether they changed
             versions = None
         if kept is None:
-            _check_weights(sources, index)
+            _check_weights(sources, plan.device)
             kept = packs.setdefault(key, _Kept(plan, sources, lambda: packs.pop(key, None)))
         if versions is None or kept.versions != versions:
             kept.fill(plan, weights(), versions, stream)
-        elif index >= 0 and stream not in kept.streams:
+        elif stream is not None and stream not in kept.streams:
             kept.join(stream)
         return kept.pack, kept
 
@@ -263,11 +283,10 @@ def _usable(spec: Any, x: Tensor, mask: Optional[Tensor], residual: Optional[Ten
     return None if given[0] is x and given[1] is mask and given[2] is residual else tuple(given)
 
 
-def _check_weights(sources: Sequence[Tensor], index: int) -> None:
+def _check_weights(sources: Sequence[Tensor], device: str) -> None:
     for source in sources:
-        if source.get_device() != index:
-            raise ValueError(f"a weight of shape {list(source.shape)} is on {source.device}, the input is on "
-                             f"{'cpu' if index < 0 else f'cuda:{index}'}")
+        if torch_device(source.device, torch) != device:
+            raise ValueError(f"a weight of shape {list(source.shape)} is on {source.device}, the input is on {device}")
         if source.dtype not in _COMPUTES:
             raise TypeError(f"a weight has dtype {source.dtype}, expected float64, float32, bfloat16 or float16")
 
@@ -298,6 +317,8 @@ class _Operator:
         self.kind, self.caches, self.formula = kind, caches, formula
         self.first, self.second = 3 + len(kind.weights), 3 + len(kind.weights) + len(defaults)
         self.defaults = (*defaults, None, None, 0, False)
+        self.out_weight = kind.weights.index("out_weight")
+        self.specs: Dict[tuple, Any] = {}
         torch.library.impl(name, ("cpu", "cuda"), self.run)
         torch.library.register_fake(name, self.fake)
         torch.library.register_autograd(name, self.backward, setup_context=self.setup)
@@ -308,18 +329,22 @@ class _Operator:
 
     def run(self, *given: Any) -> Tensor:
         arguments = self.whole(given)
-        x, mask, residual = arguments[:3]
-        weights, parameters = arguments[3:self.first], arguments[self.first:self.second]
+        x, weights = arguments[0], arguments[3:self.first]
         compute, out_dtype, workspace_limit, static_weights = arguments[self.second:]
         sources = [weight for weight in weights if weight is not None]
-        present = tuple(name for name, weight in zip(self.kind.weights, weights) if weight is not None)
-        spec = ops.spec(self.kind, *self.channels(weights), present, *parameters, 1.0, workspace_limit, None)
-        return self.caches.run(spec, x, mask, residual, sources, lambda: weights, compute, out_dtype or x.dtype,
-                               static_weights)
+        key = (weights[2].shape, weights[self.out_weight].shape, arguments[self.first:self.second], workspace_limit,
+               *[weight is None for weight in weights])
+        spec = self.specs.get(key)
+        if spec is None:
+            present = tuple(name for name, weight in zip(self.kind.weights, weights) if weight is not None)
+            spec = self.specs[key] = ops.spec(self.kind, *self.channels(weights), present,
+                                              *arguments[self.first:self.second], 1.0, workspace_limit, None)
+        return self.caches.run(spec, x, arguments[1], arguments[2], sources, lambda: weights, compute,
+                               out_dtype or x.dtype, static_weights)
 
     def channels(self, weights: Sequence[Any]) -> Tuple[int, int, int]:
         """Of the input, hidden, of the output."""
-        first, last = weights[2], weights[self.kind.weights.index("out_weight")]
+        first, last = weights[2], weights[self.out_weight]
         if first.dim() != 2 or last.dim() != 2:
             raise ValueError(f"{self.kind.weights[2]} has shape {list(first.shape)} and out_weight {list(last.shape)}, "
                              "expected two dimensions each")
