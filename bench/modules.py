@@ -18,6 +18,7 @@ import time
 import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "python"))
+import compare  # noqa: E402
 import evoformer  # noqa: E402
 import evoformer.torch as fused  # noqa: E402
 import reference_modules as reference  # noqa: E402
@@ -148,7 +149,8 @@ def main():
     gpu = device.type == "cuda"
     options.how = options.how or (list(WAYS) if gpu else ["eager", "compiled"])
     name = torch.cuda.get_device_name(device) if gpu else evoformer.devices()[-1].description
-    print(json.dumps({"device": name, "torch": torch.__version__, "library": evoformer.build_info(),
+    print(json.dumps({"device": name, "driver": compare.driver() if gpu else None, "torch": torch.__version__,
+                      "library": evoformer.build_info(),
                       "threads": torch.get_num_threads(), "float32_matmul": torch.get_float32_matmul_precision()}), flush=True)
     with torch.inference_mode():
         for dtype in options.dtypes:
