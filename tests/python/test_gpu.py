@@ -161,6 +161,18 @@ def test_streams(pair):
                 assert error(out, want) <= FP32
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+@PAIRS
+def test_a_gpu_that_is_not_the_current_one(pair):
+    original, module, inputs = pair()
+    want = original(*inputs)
+    module.to("cuda:1")
+    with torch.inference_mode():
+        got = module(*(tensor.to("cuda:1") for tensor in inputs))
+    assert got.device.index == 1 and torch.cuda.current_device() == 0
+    assert error(got.to("cuda:0"), want) <= FP32
+
+
 @PAIRS
 def test_memory_is_of_pytorch_and_does_not_grow(pair):
     _original, module, inputs = pair()  # all three live until the end
