@@ -171,10 +171,13 @@ typedef struct buffers {
     int64_t t_block, t_row, t_batch;              /* elements from one block, row, batch entry of t to the next */
 } buffers;
 
-/* Rows start at lines of 128 bytes where that costs at most a twelfth, or N is small; else at as few bytes as copies take. */
+/*
+ * Rows of a and b start at lines of 128 bytes, or else at 64, 32 or 16: at as many as leave both, with what of t lies beside the
+ * output, 2.25 N^2 numbers a channel. Small N has lines.
+ */
 static int64_t row_pitch(int64_t n) {
     int64_t unit = 64;
-    while (unit > 8 && n > 128 && gpu_round(n, unit) - n > n / 12) unit /= 2;
+    while (unit > 8 && n > 128 && 4 * (2 * gpu_round(n, unit) + gpu_round(n % BLOCK, 8)) > 9 * n) unit /= 2;
     return gpu_round(n, unit);
 }
 
