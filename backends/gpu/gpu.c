@@ -115,17 +115,24 @@ static const struct {
                 GPU_HOPPER_PROJECT(INSTANCE)
 #undef INSTANCE
 #define INSTANCE(type, c_z, c)                                                                                       \
+    [GPU_HOPPER_PROJECT_MANY_##type##_##c_z##_##c] = { "hopper/trimul_project",                                      \
+                                                       "evo_hopper_project_many_" #type "_" #c_z "_" #c,             \
+                                                       GPU_HOPPER_MANY_GROUPS * GPU_HOPPER_WARPGROUP,                \
+                                                       GPU_HOPPER_SHARED, 0 },
+                    GPU_HOPPER_MANY(INSTANCE)
+#undef INSTANCE
+#define INSTANCE(type, c_z, c)                                                                                       \
     [GPU_HOPPER_FINISH_##type##_##c_z##_##c] = { "hopper/trimul_finish", "evo_hopper_finish_" #type "_" #c_z "_" #c, \
                                                  GPU_HOPPER_FINISH_GROUPS * GPU_HOPPER_WARPGROUP,                    \
                                                  GPU_HOPPER_SHARED, 0 },
-                    GPU_HOPPER_FINISH(INSTANCE)
+                        GPU_HOPPER_FINISH(INSTANCE)
 #undef INSTANCE
 #define INSTANCE(type, c_z, c)                                                                                       \
     [GPU_HOPPER_FINISH_FEW_##type##_##c_z##_##c] = { "hopper/trimul_finish",                                         \
                                                      "evo_hopper_finish_few_" #type "_" #c_z "_" #c,                 \
                                                      GPU_HOPPER_FEW_GROUPS * GPU_HOPPER_WARPGROUP,                   \
                                                      GPU_HOPPER_SHARED, 0 },
-                        GPU_HOPPER_FEW(INSTANCE)
+                            GPU_HOPPER_FEW(INSTANCE)
 #undef INSTANCE
 #undef OF_THREADS
 };

@@ -86,13 +86,16 @@ typedef enum gpu_function {
 #define GPU_INSTANCE(type, c_z, c, groups) GPU_HOPPER_PROJECT_##type##_##c_z##_##c,
     GPU_HOPPER_PROJECT(GPU_INSTANCE)
 #undef GPU_INSTANCE
+#define GPU_INSTANCE(type, c_z, c) GPU_HOPPER_PROJECT_MANY_##type##_##c_z##_##c,
+    GPU_HOPPER_MANY(GPU_INSTANCE)
+#undef GPU_INSTANCE
 #define GPU_INSTANCE(type, c_z, c) GPU_HOPPER_FINISH_##type##_##c_z##_##c,
-    GPU_HOPPER_FINISH(GPU_INSTANCE)
+        GPU_HOPPER_FINISH(GPU_INSTANCE)
 #undef GPU_INSTANCE
 #define GPU_INSTANCE(type, c_z, c) GPU_HOPPER_FINISH_FEW_##type##_##c_z##_##c,
-        GPU_HOPPER_FEW(GPU_INSTANCE)
+            GPU_HOPPER_FEW(GPU_INSTANCE)
 #undef GPU_INSTANCE
-            GPU_FUNCTION_COUNT
+                GPU_FUNCTION_COUNT
 } gpu_function;
 
 enum {

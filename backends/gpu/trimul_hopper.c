@@ -3,7 +3,6 @@
  * Tensor maps are made at execute, on the stack: they are parameters of the kernels.
  */
 #include "backends/gpu/kernels/hopper/params.h"
-#include "backends/gpu/kernels/trimul/params.h"
 
 #include "backends/gpu/launch.h"
 
@@ -19,25 +18,35 @@ enum {
     FINISH_STAGES = 4 /* of streamed weights; 0: the kernel keeps them */
 };
 
-/* Kernels of project and finish by type and widths; `few`: those of finish for few tiles a multiprocessor. */
+/*
+ * Kernels of project and finish by type and widths, and the warpgroups of a block, each with a tile; `many`: those of project for
+ * many tiles a multiprocessor, `few`: those of finish for few.
+ */
 typedef struct instance {
     int dtype;
     int64_t c_z, c;
     gpu_function function;
+    int64_t groups;
 } instance;
 
 static const instance of_project[] = {
-#define INSTANCE(type, c_z, c, groups) { EVO_##type, c_z, c, GPU_HOPPER_PROJECT_##type##_##c_z##_##c },
+#define INSTANCE(type, c_z, c, groups) { EVO_##type, c_z, c, GPU_HOPPER_PROJECT_##type##_##c_z##_##c, groups },
     GPU_HOPPER_PROJECT(INSTANCE)
 #undef INSTANCE
 };
+static const instance many[] = {
+#define INSTANCE(type, c_z, c) \
+    { EVO_##type, c_z, c, GPU_HOPPER_PROJECT_MANY_##type##_##c_z##_##c, GPU_HOPPER_MANY_GROUPS },
+    GPU_HOPPER_MANY(INSTANCE)
+#undef INSTANCE
+};
 static const instance of_finish[] = {
-#define INSTANCE(type, c_z, c) { EVO_##type, c_z, c, GPU_HOPPER_FINISH_##type##_##c_z##_##c },
+#define INSTANCE(type, c_z, c) { EVO_##type, c_z, c, GPU_HOPPER_FINISH_##type##_##c_z##_##c, GPU_HOPPER_FINISH_GROUPS },
     GPU_HOPPER_FINISH(INSTANCE)
 #undef INSTANCE
 };
 static const instance few[] = {
-#define INSTANCE(type, c_z, c) { EVO_##type, c_z, c, GPU_HOPPER_FINISH_FEW_##type##_##c_z##_##c },
+#define INSTANCE(type, c_z, c) { EVO_##type, c_z, c, GPU_HOPPER_FINISH_FEW_##type##_##c_z##_##c, GPU_HOPPER_FEW_GROUPS },
     GPU_HOPPER_FEW(INSTANCE)
 #undef INSTANCE
 };
@@ -55,15 +64,23 @@ static int64_t count_tiles(const evo_trimul_desc *d, int64_t batch) {
 
 /*
  * Blocks that share a tile of project's, each with the kernel of its part of the channels: as few as there are kernels for, more
- * where tiles are fewer than multiprocessors. 0: no kernel has these widths.
+ * where every warpgroup of the chip then still has at most one tile, and a block at most three. 0: no kernel has these widths.
  */
 static int64_t column_groups(const evo_device *device, const evo_trimul_desc *d, int64_t batch) {
     int64_t best = 0;
-    for (int64_t groups = 1; groups <= GPU_HOPPER_MOST_WIDTH / 32; groups++)
-        if (d->c % groups == 0 && FIND(of_project, d, d->c / groups) &&
-            (!best || groups * count_tiles(d, batch) <= gpu_device_properties(device)->compute_units))
-            best = groups;
+    for (int64_t shares = 1; shares <= GPU_HOPPER_MOST_WIDTH / 32; shares++) {
+        const instance *part = d->c % shares == 0 ? FIND(of_project, d, d->c / shares) : NULL;
+        const int64_t most = part && part->groups < 3 ? part->groups : 3;
+        if (part && (!best || shares * count_tiles(d, batch) <= most * gpu_device_properties(device)->compute_units))
+            best = shares;
+    }
     return best;
+}
+
+static gpu_function choose_project(const evo_device *device, const evo_trimul_desc *d, int64_t batch, int64_t shares) {
+    const instance *in_many = FIND(many, d, d->c / shares);
+    const bool are_many = count_tiles(d, batch) > GPU_HOPPER_MANY_TILES * gpu_device_properties(device)->compute_units;
+    return (in_many && are_many ? in_many : FIND(of_project, d, d->c / shares))->function;
 }
 
 static bool is_fp16(const evo_trimul_desc *d) {
@@ -139,16 +156,19 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
 
 typedef struct buffers {
     unsigned char *ab, *t, *tail;
-    float *largest, *mask_scale; /* fp16: of the mask's shares; what it exceeds 1 by */
+    float *largest, *mask_scale; /* fp16: of the masks of project's blocks; what a and b are divided by */
     bool t_in_out;
     int64_t pitch, whole, tail_count, tail_pitch; /* whole blocks of a row of t, positions after them */
     int64_t t_block, t_row, t_batch;              /* elements from one block, row, batch entry of t to the next */
 } buffers;
 
-/* Rows start at lines of 128 bytes where that costs at most a sixteenth, or N is small; else at as few bytes as copies take. */
+/*
+ * Rows of a and b start at lines of 128 bytes, or else at 64, 32 or 16: at as many as leave both, with what of t lies beside the
+ * output, 2.25 N^2 numbers a channel. Small N has lines.
+ */
 static int64_t row_pitch(int64_t n) {
     int64_t unit = 64;
-    while (unit > 8 && n > 128 && gpu_round(n, unit) - n > n / 16) unit /= 2;
+    while (unit > 8 && n > 128 && 4 * (2 * gpu_round(n, unit) + gpu_round(n % BLOCK, 8)) > 9 * n) unit /= 2;
     return gpu_round(n, unit);
 }
 
@@ -173,7 +193,7 @@ static int64_t map_buffers(const evo_trimul_desc *d, int64_t batch, void *worksp
     to->ab = take(&next, batch * 2 * d->c * d->n * to->pitch * ELEMENT);
     to->t = take(&next, to->t_in_out ? 0 : batch * to->t_batch * ELEMENT);
     to->tail = take(&next, batch * d->c * d->n * to->tail_pitch * ELEMENT);
-    to->largest = take(&next, is_fp16(d) ? batch * GPU_MASK_PARTS * (int64_t)sizeof(float) : 0);
+    to->largest = take(&next, is_fp16(d) ? GPU_HOPPER_MOST_BLOCKS * (int64_t)sizeof(float) : 0);
     to->mask_scale = take(&next, is_fp16(d) ? (int64_t)sizeof(float) : 0);
     return (int64_t)(next - (uintptr_t)workspace);
 }
@@ -259,10 +279,25 @@ static float t_scale(const evo_trimul_desc *d) {
     return scale;
 }
 
+/* fp16: the power of two, at least 1, that masks are divided by at once: what the descriptor promises of them. */
+static float mask_unit(const evo_trimul_desc *d) {
+    float unit = 1.0f;
+    while (unit < d->mask_max && unit < 0x1p60f) unit *= 2.0f;
+    return unit;
+}
+
 /* Persistent blocks: as many as the device runs at once, at most what there is to do. */
 static int64_t persistent(const evo_call *call, int64_t wanted) {
-    const int64_t most = gpu_device_properties(call->device)->compute_units;
+    const int64_t units = gpu_device_properties(call->device)->compute_units;
+    const int64_t most = units < GPU_HOPPER_MOST_BLOCKS ? units : GPU_HOPPER_MOST_BLOCKS;
     return wanted < most ? wanted : most;
+}
+
+/* Blocks of project for a number of batch entries. */
+static int64_t project_blocks(const evo_call *call, int64_t batch) {
+    const int64_t shares = call->form->tuning[PROJECT_GROUPS],
+                  teams = persistent(call, count_tiles(&call->problem->desc.trimul, batch) * shares) / shares;
+    return (teams ? teams : 1) * shares;
 }
 
 /* What a block of finish with streamed weights has shared memory for beside `tiles` tiles: stages of the ring. */
@@ -311,18 +346,14 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     form->compute = d->compute;
     form->pack_layout = GPU_LAYOUT_HOPPER + (d->gate_input == EVO_GATE_RAW ? 1u : 0u) + (is_fp16(d) ? 2u : 0u);
     form->pack_size = (size_t)map_weights(d, NULL, &unused);
-    const int64_t groups = column_groups(device, d, batch);
-    const gpu_function project_kernel = FIND(of_project, d, d->c / groups)->function;
+    const int64_t shares = column_groups(device, d, batch);
+    const gpu_function project_kernel = choose_project(device, d, batch, shares);
     form->tuning[PROJECT_KERNEL] = project_kernel;
-    form->tuning[PROJECT_GROUPS] = groups;
+    form->tuning[PROJECT_GROUPS] = shares;
     choose_finish(device, d, batch, form);
-    const gpu_function functions[] = { GPU_HOPPER_PACK_BF16,
-                                       GPU_HOPPER_PACK_FP16,
-                                       GPU_HOPPER_PACK_SIDES,
-                                       GPU_TRIMUL_MASK_MAX,
-                                       project_kernel,
-                                       contract_kernel(d),
-                                       (gpu_function)form->tuning[FINISH_KERNEL] };
+    const gpu_function functions[] = { GPU_HOPPER_PACK_BF16,  GPU_HOPPER_PACK_FP16,
+                                       GPU_HOPPER_PACK_SIDES, project_kernel,
+                                       contract_kernel(d),    (gpu_function)form->tuning[FINISH_KERNEL] };
     return gpu_load(device, functions, (int)(sizeof functions / sizeof *functions));
 }
 
@@ -340,26 +371,18 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
         .rows = (int32_t)(batch * d->n),
         .channels = (int32_t)(2 * d->c),
         .column_groups = (int32_t)call->form->tuning[PROJECT_GROUPS],
-        .mask_scale = to.mask_scale,
+        .largest = is_fp16(d) && d->mask.dtype != EVO_NONE ? to.largest : NULL,
         .eps = (float)d->layer_norm_eps,
+        .mask_unit = mask_unit(d),
     };
     if (d->mask.dtype != EVO_NONE)
         params.mask.data = (unsigned char *)params.mask.data +
                            tile->batch.begin * d->mask.strides[0] * (int64_t)evo_dtype_size(d->mask.dtype);
-    evo_status status = EVO_OK;
-    if (is_fp16(d) && d->mask.dtype != EVO_NONE) {
-        const gpu_mask_max_params mask = { params.mask, to.largest, 0, d->n };
-        params.largest = to.largest;
-        params.mask_parts = (int32_t)(batch * GPU_MASK_PARTS);
-        status = gpu_launch(call, GPU_TRIMUL_MASK_MAX, GPU_MASK_PARTS, 1, batch, &mask, sizeof mask);
-    }
-    if (status == EVO_OK) status = map_positions(call, &d->z, call->args.trimul.z, &tile->batch, d->c_z, &params.z);
+    evo_status status = map_positions(call, &d->z, call->args.trimul.z, &tile->batch, d->c_z, &params.z);
     if (status == EVO_OK) status = map_matrix(call, w.project, 4 * d->c, d->c_z, 64, &params.weight);
     if (status == EVO_OK) status = map_ab(call, &to, batch, 1, 32, &params.ab);
     if (status != EVO_OK) return status;
-    const int64_t groups = params.column_groups,
-                  teams = persistent(call, count_tiles(d, batch) * groups) / groups; /* of blocks that share a tile */
-    return gpu_launch_early(call, (gpu_function)call->form->tuning[PROJECT_KERNEL], (teams ? teams : 1) * groups,
+    return gpu_launch_early(call, (gpu_function)call->form->tuning[PROJECT_KERNEL], project_blocks(call, batch),
                             &params, sizeof params);
 }
 
@@ -377,7 +400,11 @@ static evo_status contract(const evo_call *call, const evo_tile *tile) {
         .planes = (int32_t)(batch * d->c),
         .whole_blocks = (int32_t)w.whole,
         .scale = packed.side_scale,
+        .mask_largest = w.largest,
+        .mask_scale = w.mask_scale,
         .t_scale = t_scale(d),
+        .mask_unit = mask_unit(d),
+        .mask_parts = d->mask.dtype == EVO_NONE ? 0 : (int32_t)project_blocks(call, batch),
     };
     evo_status status = map_ab(call, &w, batch, 64, 1, &params.ab);
     if (status == EVO_OK) status = map_t(call, &w, &tile->batch, 1, 64, &params.t_main, &params.t_tail);

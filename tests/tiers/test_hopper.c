@@ -248,6 +248,64 @@ static void test_special_values(void **state) {
         }
 }
 
+/*
+ * Gates as closed as 2^-14 keep the relative accuracy of their type: the bounds of outputs and of a and b are relative to them. A
+ * sigmoid that is only absolutely accurate fails here.
+ */
+static void test_closed_gates(void **state) {
+    static const char *const gates[] = { "a_gate", "b_gate", "out_gate" };
+    (void)state;
+    if (!has_tier) skip();
+    for (size_t i = 0; i < COUNT(gates); i++)
+        for (size_t t = 0; t < 2; t++) {
+            char text[CASE_NAME_SIZE], name[32];
+            snprintf(text, sizeof text, "trimul(dtype=%s,direction=%s,n=9,c_z=32,c=32,ln_eps=1e-12)", types[t],
+                     directions[i % 2]);
+            struct evo_case c = judge_parse(judge_context, text, 45 + i);
+            snprintf(name, sizeof name, "%s.weight", gates[i]);
+            struct case_tensor *const weight = case_find(&c, name);
+            snprintf(name, sizeof name, "%s.bias", gates[i]);
+            struct case_tensor *const bias = case_find(&c, name);
+            assert_true(weight != NULL && bias != NULL);
+            for (int64_t e = 0; e < weight->count; e++) weight->values[e] = 0.0;
+            for (int64_t e = 0; e < bias->count; e++) bias->values[e] = -1.0 - 0.27 * (double)e; /* to -9.4 */
+            judge_case(judge_context, &c);
+            case_destroy(&c);
+        }
+}
+
+/*
+ * 2.25 N^2 c numbers where t lies in the output, 3.25 in place. To N 255 what of t's rows comes after whole blocks of 64 positions
+ * may take more than that at the least pitch.
+ */
+static void test_workspace(void **state) {
+    static const int64_t widths[] = { 32, 64, 128, 256, 384 };
+    (void)state;
+    if (!has_tier) skip();
+    for (size_t t = 0; t < 2; t++)
+        for (size_t w = 0; w < COUNT(widths); w++)
+            for (int64_t n = 128; n < 1100; n += n < 300 ? 1 : 37)
+                for (int in_place = 0; in_place < 2; in_place++) {
+                    evo_trimul_desc d = usual();
+                    evo_plan *plan = NULL;
+                    evo_plan_info info = EVO_PLAN_INFO_INIT;
+                    d.n = n;
+                    d.c_z = d.c = widths[w];
+                    d.z.dtype = d.out.dtype = t ? EVO_FP16 : EVO_BF16;
+                    d.compute = t ? EVO_COMPUTE_FP16 : EVO_COMPUTE_BF16;
+                    d.alias = in_place ? EVO_ALIAS_INPUT : EVO_ALIAS_NONE;
+                    OK(evo_trimul_plan_create(judge_context, &d, &plan));
+                    OK(evo_plan_get_info(plan, &info));
+                    evo_plan_destroy(plan);
+                    const double numbers = (double)info.workspace_size / 2 / (double)(n * n * widths[w]);
+                    const double least = (double)(2 * ((n + 7) / 8 * 8) + (n % 64 + 7) / 8 * 8) / (double)n;
+                    const double most = (n < 256 && least > 2.25 ? least : 2.25) + in_place;
+                    if (numbers > most + 0.002) /* and a few bytes for fp16 */
+                        fail_msg("n %lld, c %lld: %f n^2 c numbers, expected %f", (long long)n, (long long)widths[w],
+                                 numbers, most);
+                }
+}
+
 static void test_batches_and_graphs(void **state) {
     (void)state;
     if (!has_tier) skip();
@@ -480,6 +538,8 @@ int main(void) {
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_forms),
         cmocka_unit_test(test_special_values),
+        cmocka_unit_test(test_closed_gates),
+        cmocka_unit_test(test_workspace),
         cmocka_unit_test(test_batches_and_graphs),
         cmocka_unit_test(test_opm_elsewhere),
         cmocka_unit_test(test_opm_refusals),

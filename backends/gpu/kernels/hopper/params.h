@@ -13,6 +13,9 @@
 enum {
     GPU_HOPPER_WARPGROUP = 128,     /* threads */
     GPU_HOPPER_POSITIONS = 64,      /* of one row: what a warpgroup takes through project and finish */
+    GPU_HOPPER_MANY_GROUPS = 4,     /* warpgroups of a block of project where tiles are many */
+    GPU_HOPPER_MANY_TILES = 6,      /* a multiprocessor: more are many */
+    GPU_HOPPER_MOST_BLOCKS = 256,   /* of project, each with its own largest mask */
     GPU_HOPPER_FINISH_GROUPS = 3,   /* warpgroups of a block */
     GPU_HOPPER_FINISH_COLUMNS = 64, /* output channels at once */
     GPU_HOPPER_FEW_GROUPS = 2,
@@ -32,9 +35,12 @@ enum {
 #define GPU_HOPPER_PROJECT_OF(X, type)                                                                                \
     X(type, 32, 32, 3)                                                                                                \
     X(type, 32, 64, 3) X(type, 32, 128, 3) X(type, 64, 32, 3) X(type, 64, 64, 3) X(type, 64, 128, 3)                  \
-        X(type, 128, 32, 3) X(type, 128, 64, 3) X(type, 128, 128, 3) X(type, 256, 32, 2) X(type, 256, 64, 2)          \
+        X(type, 128, 32, 4) X(type, 128, 64, 4) X(type, 128, 128, 3) X(type, 256, 32, 2) X(type, 256, 64, 2)          \
             X(type, 384, 32, 2)
 #define GPU_HOPPER_PROJECT(X) GPU_HOPPER_PROJECT_OF(X, BF16) GPU_HOPPER_PROJECT_OF(X, FP16)
+
+/* A further one for many tiles a multiprocessor: X(type, c_z, c), of GPU_HOPPER_MANY_GROUPS warpgroups, with one buffer each. */
+#define GPU_HOPPER_MANY(X) X(BF16, 128, 128) X(FP16, 128, 128)
 
 /* Instances of finish that keep their weights: X(type, c_z, c), with c_out = c_z. All other widths stream them. */
 #define GPU_HOPPER_FINISH_OF(X, type)                                                                                 \
@@ -50,10 +56,11 @@ enum {
 /*
  * Scales, for fp16 only (bf16 has the range of fp32): powers of two that keep what is stored in range, known when the weights
  * are packed, but for the mask's.
- *   a, b      times 2^GPU_HOPPER_SIDE_BITS over a bound of each channel at a mask of 1, and over what the largest mask
- *             exceeds 1 by (`mask_scale`)
+ *   a, b      times 2^GPU_HOPPER_SIDE_BITS over a bound of each channel at a mask of 1, and over mask_max where that is above 1
+ *             (`mask_unit`, a power of two). So masks may exceed mask_unit by 2^(15 - GPU_HOPPER_SIDE_BITS).
  *   t         times t_scale / (largest / mask_scale^2), the same for all channels, where `largest` is that of the products
- *             of a's and b's inverse scales, so that LayerNorm only has another eps
+ *             of a's and b's inverse scales, so that LayerNorm only has another eps; mask_scale is mask_unit and what the
+ *             largest mask exceeds it by, which project finds
  *   W_o       row by row, undone in fp32
  */
 enum {
@@ -97,10 +104,8 @@ typedef struct gpu_hopper_project_params {
     int32_t n, rows;       /* rows: batch * N */
     int32_t channels;      /* 2 c */
     int32_t column_groups; /* blocks that share a tile of positions, each with its own columns */
-    const float *largest;  /* fp16: [mask_parts] of the mask, by evo_trimul_mask_max */
-    float *mask_scale;     /* fp16: written */
-    float eps;
-    int32_t mask_parts;
+    float *largest;        /* fp16 with a mask: [blocks], written: the largest |mask| / mask_unit that is finite */
+    float eps, mask_unit;
 } gpu_hopper_project_params;
 
 /* evo_hopper_contract_*: t of every channel; grid x: persistent blocks. */
@@ -110,8 +115,10 @@ typedef struct gpu_hopper_contract_params {
     int32_t n, channels, planes;   /* c; batch * c */
     int32_t whole_blocks;          /* of t, in a row */
     const float *scale;            /* fp16: [c], see gpu_hopper_sides_params */
-    float t_scale;
-    int32_t unused;
+    const float *mask_largest;     /* fp16: [mask_parts], project's `largest` */
+    float *mask_scale;             /* fp16: written */
+    float t_scale, mask_unit;
+    int32_t mask_parts, unused;
 } gpu_hopper_contract_params;
 
 /* evo_hopper_finish_*: the output; grid x: persistent blocks. */

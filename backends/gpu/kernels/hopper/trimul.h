@@ -83,16 +83,27 @@ template <int STEPS> EVO_DEVICE void load_columns(uint32_t (&x)[STEPS][4], uint3
 }
 
 /*
- * value * sigmoid: the gate's matrix and bias are packed times -log2(e), so that `exponent` is the logarithm of what stands
- * beside 1 in the denominator. Relative error 2^-21, closed gates too.
+ * value * sigmoid / inverse: the gate's matrix and bias are packed times -log2(e), so that `exponent` is the logarithm of what
+ * stands beside 1 in the denominator. Relative error 2^-21, closed gates too. A factor of the value costs nothing as its
+ * inverse in the denominator.
  */
-EVO_DEVICE float gated(float value, float exponent) {
-    return value * hardware_reciprocal(1.0f + hardware_exp2(exponent));
+EVO_DEVICE float gated(float value, float exponent, float inverse = 1.0f) {
+    return value * hardware_reciprocal(multiply_add(hardware_exp2(exponent), inverse, inverse));
 }
 
-/* Channels from `channel` on of a wave's 16 positions into the output tile, on top of the residual that lies there. */
+/* The eps of t's LayerNorm at the scale that t has. */
+template <int TYPE> EVO_DEVICE float t_eps(const gpu_hopper_finish_params &p) {
+    if (TYPE != GPU_FP16) return p.eps;
+    const float scale = p.t_scale / (*p.largest * *p.mask_scale * *p.mask_scale);
+    return p.eps * scale * scale;
+}
+
+/*
+ * Channels from `channel` on of a wave's 16 positions into the output tile, on top of the residual that lies there. `inverse`:
+ * of what undoes the scale of the rows of W_o, in fp16.
+ */
 template <int TYPE, int COUNT>
-EVO_DEVICE void write_outputs(const float (&y)[COUNT], const float (&gate)[COUNT], const float *scale,
+EVO_DEVICE void write_outputs(const float (&y)[COUNT], const float (&gate)[COUNT], const float *inverse,
                               bool has_residual, int channel, uint32_t tile, int wave, int lane) {
     EVO_UNROLL
     for (int m = 0; m < COUNT / 4; m += 2) { /* 16 channels */
@@ -103,11 +114,9 @@ EVO_DEVICE void write_outputs(const float (&y)[COUNT], const float (&gate)[COUNT
         EVO_UNROLL
         for (int e = 0; e < 4; e++) {
             const int i = m * 4 + e * 2;
-            float low = gated(y[i], gate[i]), high = gated(y[i + 1], gate[i + 1]);
-            if (TYPE == GPU_FP16) {
-                low *= scale[at + e / 2 * 8 + lane % 4 * 2];
-                high *= scale[at + e / 2 * 8 + lane % 4 * 2 + 1];
-            }
+            const float *own = inverse + at + e / 2 * 8 + lane % 4 * 2;
+            float low = TYPE == GPU_FP16 ? gated(y[i], gate[i], own[0]) : gated(y[i], gate[i]);
+            float high = TYPE == GPU_FP16 ? gated(y[i + 1], gate[i + 1], own[1]) : gated(y[i + 1], gate[i + 1]);
             if (has_residual) {
                 low += low_of<TYPE>(added[e]);
                 high += high_of<TYPE>(added[e]);

@@ -5,6 +5,7 @@
  */
 #include "backends/cuda/device_hopper.h"
 #include "backends/gpu/kernels/hopper/params.h"
+#include "backends/gpu/kernels/scales.h"
 
 template <int COLUMNS> struct contract_shared {
     static constexpr int A_BYTES = GPU_HOPPER_ROWS * 128, STAGE_BYTES = A_BYTES + COLUMNS * 128;
@@ -117,11 +118,19 @@ template <int COLUMNS> EVO_DEVICE void skip_stages(contract_ring &ring, int step
     }
 }
 
+/* fp16: the power of two by which the largest mask exceeds mask_unit, at least 1; in all lanes of a wave. */
+EVO_DEVICE float mask_excess(const gpu_hopper_contract_params &p) {
+    float most = 1.0f;
+    for (int i = thread_x() % 32; i < p.mask_parts; i += 32) most = larger(most, p.mask_largest[i]);
+    for (int mask = 1; mask < 32; mask *= 2) most = larger(most, wave_shuffle_xor(most, mask));
+    return power_of_two(exponent_above(most));
+}
+
 /* 64 rows of t, two blocks of 64 columns at a time. */
 template <int TYPE, int COLUMNS>
 EVO_DEVICE void write_t(const gpu_hopper_contract_params &p, const contract_tile &at, int i, uint32_t buffers,
-                        int barrier, const float (&d)[COLUMNS / 2]) {
-    const float factor = TYPE == GPU_FP16 ? p.scale[at.channel] * p.t_scale : 1.0f;
+                        int barrier, float t_scale, const float (&d)[COLUMNS / 2]) {
+    const float factor = TYPE == GPU_FP16 ? p.scale[at.channel] * t_scale : 1.0f;
     constexpr int BUFFERS = contract_shared<COLUMNS>::BUFFERS;
     const int thread = thread_x() % WARPGROUP, wave = thread / 32, lane = thread % 32;
     EVO_UNROLL
@@ -161,6 +170,13 @@ EVO_DEVICE void multiply_tiles(const gpu_hopper_contract_params &p, contract_sha
     const int tiles = contract_tile::count<COLUMNS>(p), steps = (p.n + 63) / 64;
     const bool releases = thread_x() % 32 == 0; /* a wave's wait says nothing about the other three */
     contract_ring ring = { shared_address(s.stages), shared_address(s.full), shared_address(s.empty), 0, 0 };
+    float t_scale = 1.0f;
+    if (TYPE == GPU_FP16) {
+        wait_for_kernel_ahead();
+        const float excess = mask_excess(p);
+        t_scale = p.t_scale / (excess * excess);
+        if (block_x() == 0 && thread_x() == 0) *p.mask_scale = p.mask_unit * excess;
+    }
     for (int tile = static_cast<int>(block_x()); tile < tiles; tile += static_cast<int>(block_count_x())) {
         const contract_tile at = contract_tile::of<COLUMNS>(p, tile);
         const int i = at.i + group * 64;
@@ -169,12 +185,15 @@ EVO_DEVICE void multiply_tiles(const gpu_hopper_contract_params &p, contract_sha
             skip_stages<COLUMNS>(ring, steps, releases);
             continue;
         }
-        if (p.n - at.j <= COLUMNS / 2) /* the last columns of a ragged N */
+        /* The last columns of a ragged N: as few as there is a product for. */
+        if (COLUMNS == 256 && p.n - at.j <= 64)
+            multiply_stages<TYPE, COLUMNS, INCOMING>(ring, steps, group, releases, reinterpret_cast<float(&)[32]>(d));
+        else if (p.n - at.j <= COLUMNS / 2)
             multiply_stages<TYPE, COLUMNS, INCOMING>(ring, steps, group, releases,
                                                      reinterpret_cast<float(&)[COLUMNS / 4]>(d));
         else
             multiply_stages<TYPE, COLUMNS, INCOMING>(ring, steps, group, releases, d);
-        write_t<TYPE, COLUMNS>(p, at, i, shared_address(s.out[group]), 1 + group, d);
+        write_t<TYPE, COLUMNS>(p, at, i, shared_address(s.out[group]), 1 + group, t_scale, d);
     }
     if (thread_x() % WARPGROUP == 0) bulk_store_wait<0>();
 }

@@ -16,7 +16,7 @@ template <int T_STEPS, int Z_STEPS, int CHUNKS, int COLUMNS, int GROUPS> struct 
     unsigned char out[GROUPS][OUTS][OUT_BLOCKS][BLOCK_BYTES];
     uint64_t bias[2][CHUNKS * COLUMNS][2];
     uint64_t weight_full, full[GROUPS], residual_full[GROUPS];
-    float scale[CHUNKS * COLUMNS]; /* fp16: what undoes that of the rows of W_o */
+    float inverse[CHUNKS * COLUMNS]; /* fp16: of what undoes the scale of the rows of W_o */
 };
 
 template <int TYPE, int T_STEPS, int Z_STEPS, int CHUNKS, int COLUMNS, int GROUPS>
@@ -49,7 +49,7 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
                      row < p.c_out ? p.bias[(which * p.c_out + row) * 2 + i % 2] : uint64_t(0));
     }
     for (int i = thread_x(); TYPE == GPU_FP16 && i < CHUNKS * COLUMNS; i += GROUPS * WARPGROUP)
-        s.scale[i] = i < p.c_out ? p.out_scale[i] : 0.0f;
+        s.inverse[i] = i < p.c_out ? 1.0f / p.out_scale[i] : 1.0f;
     fence_async();
     block_barrier();
     let_next_kernel_start();
@@ -64,11 +64,7 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
         }
     }
     wait_for_kernel_ahead();
-    float t_eps = p.eps;
-    if (TYPE == GPU_FP16) {
-        const float scale = p.t_scale / (*p.largest * *p.mask_scale * *p.mask_scale);
-        t_eps *= scale * scale;
-    }
+    const float norm_eps = t_eps<TYPE>(p);
 
     auto fetch = [&](const position_tile &next) {
         barrier_expect(full, T_BYTES + Z_BLOCKS * BLOCK_BYTES);
@@ -103,7 +99,7 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
         barrier_wait(full, parity);
         load_rows<Z_STEPS>(x, z, wave, lane);
         load_columns<T_STEPS>(y, t, wave, lane);
-        layer_norm<TYPE, T_STEPS>(y, t_eps);
+        layer_norm<TYPE, T_STEPS>(y, norm_eps);
         /* All have z and t, which came last, in registers: the norm has waited. Zeros past the end of a row land at once. */
         fence_async();
         if (wave > 0)
@@ -139,7 +135,7 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
                 if (thread == 0) bulk_store_wait_read<0>();
                 named_barrier(WRITTEN_BARRIER + group, WARPGROUP);
             }
-            write_outputs<TYPE>(sums, gates, s.scale, p.has_residual, q * COLUMNS, out, wave, lane);
+            write_outputs<TYPE>(sums, gates, s.inverse, p.has_residual, q * COLUMNS, out, wave, lane);
         }
         fence_async();
         if (OUTS > 1 && thread == 0) bulk_store_wait_read<0>(); /* the other output tile is free */

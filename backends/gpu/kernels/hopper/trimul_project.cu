@@ -3,37 +3,27 @@
  * memory; each of its warpgroups takes tiles of 64 positions of one row on its own. LayerNorm happens in registers, so x is
  * a product's operand at once and z's buffer free for the next tile. Columns come in chunks: each 8 channels beside their 8
  * gates, so that both land in one thread. While the next chunk multiplies, the epilogue of this one gates, masks and
- * transposes into [channels][64 positions], which a bulk store takes away. The biases are one more product, of ones.
+ * transposes into [channels][64 positions], which a bulk store takes away. The biases are one more product, of ones, which
+ * lie in shared memory: in registers there is no room for them beside two sets of sums of four warpgroups.
  */
 #include "backends/gpu/kernels/hopper/mask.h"
 #include "backends/gpu/kernels/hopper/trimul.h"
 #include "backends/gpu/kernels/scales.h"
 
 template <int STEPS, int GROUPS, int COLUMNS, int CHUNKS> struct project_shared {
-    static constexpr int BUFFERS = 3, BUFFER_BYTES = COLUMNS / 2 * 128, PANEL_BYTES = COLUMNS * 128;
+    static constexpr int BUFFER_BYTES = COLUMNS / 2 * 128, PANEL_BYTES = COLUMNS * 128;
+    static constexpr int Z_BYTES = blocks_of(STEPS) * BLOCK_BYTES, SMALL = 256; /* barriers, largest_mask */
+    static constexpr int FIT = (GPU_HOPPER_SHARED - SMALL - CHUNKS * COLUMNS * (blocks_of(STEPS) * 128 + 16) -
+                                GROUPS * Z_BYTES - 64 * 16) /
+                               (GROUPS * BUFFER_BYTES);
+    static constexpr int BUFFERS = FIT < 3 ? FIT : 3; /* chunks of a warpgroup on their way out */
     unsigned char weight[CHUNKS][blocks_of(STEPS)][PANEL_BYTES];
     unsigned char z[GROUPS][blocks_of(STEPS)][BLOCK_BYTES];
     unsigned char out[GROUPS][BUFFERS][BUFFER_BYTES];
-    uint64_t bias[CHUNKS * COLUMNS][2];
+    uint64_t bias[CHUNKS * COLUMNS][2], ones[64][2];
     uint64_t weight_full, z_full[GROUPS];
     float largest_mask[GROUPS * WARPGROUP / 32];
 };
-
-/* fp16: the largest mask of this thread's wave's share, into largest[wave]. */
-EVO_DEVICE void find_largest_mask(const gpu_hopper_project_params &p, int threads, float *largest) {
-    float most = 0.0f;
-    for (int i = thread_x(); i < p.mask_parts; i += threads) most = larger(most, p.largest[i]);
-    for (int mask = 1; mask < 32; mask *= 2) most = larger(most, wave_shuffle_xor(most, mask));
-    if (thread_x() % 32 == 0) largest[thread_x() / 32] = most;
-}
-
-/* fp16: the power of two by which the largest mask exceeds 1, at least 1. */
-template <int WAVES> EVO_DEVICE float mask_scale(const float (&largest)[WAVES]) {
-    float most = 1.0f;
-    EVO_UNROLL
-    for (int w = 0; w < WAVES; w++) most = larger(most, largest[w]);
-    return power_of_two(exponent_above(most));
-}
 
 /* Masks of this lane's two positions of a tile; past the end of a row the last one's. */
 EVO_DEVICE void load_masks(const gpu_hopper_project_params &p, const position_tile &at, int position,
@@ -47,25 +37,46 @@ EVO_DEVICE void load_masks(const gpu_hopper_project_params &p, const position_ti
     }
 }
 
-/* Channels of a chunk, gated and masked, into [channels][64 positions]. */
+/* Of 0 the largest number, in place of infinity: beside a gate that is open to the last bit infinity would meet a 0. */
+EVO_DEVICE float inverse_mask(float mask) {
+    const float inverse = hardware_reciprocal(mask);
+    return bits_float((float_bits(inverse) & 0x7fffffffu) == 0x7f800000u ? float_bits(inverse) - 1 : float_bits(inverse));
+}
+
+/* Channels of a chunk, gated and masked, as store_chunk() takes them. */
 template <int TYPE, int COUNT>
-EVO_DEVICE void write_chunk(const float (&d)[COUNT], uint32_t buffer, const float (&mask)[2], int wave, int lane) {
+EVO_DEVICE void gate_chunk(const float (&d)[COUNT], const float (&inverse)[2], uint32_t (&r)[COUNT / 16][4]) {
     EVO_UNROLL
-    for (int m = 0; m < COUNT / 8; m += 2) { /* 16 channels */
-        uint32_t r[4];
-        EVO_UNROLL
-        for (int e = 0; e < 4; e++) {
-            const float *value = &d[(m + e / 2) * 8 + e % 2 * 2], *gate = value + 4;
-            r[e] = pack<TYPE>(gated(value[0] * mask[e % 2], gate[0]), gated(value[1] * mask[e % 2], gate[1]));
-        }
-        store_fragments_transposed(buffer + swizzled((m + lane / 16) * 8 + lane % 8, wave * 2 + lane / 8 % 2), r);
+    for (int m = 0; m < COUNT / 16; m++) EVO_UNROLL /* 16 channels */
+    for (int e = 0; e < 4; e++) {
+        const float *value = &d[(2 * m + e / 2) * 8 + e % 2 * 2], *gate = value + 4;
+        r[m][e] = pack<TYPE>(gated(value[0], gate[0], inverse[e % 2]), gated(value[1], gate[1], inverse[e % 2]));
     }
+}
+
+/* The same into [channels][64 positions]. */
+template <int COUNT> EVO_DEVICE void store_chunk(const uint32_t (&r)[COUNT][4], uint32_t buffer, int wave, int lane) {
+    EVO_UNROLL
+    for (int m = 0; m < COUNT; m++)
+        store_fragments_transposed(
+            buffer + swizzled((2 * m + lane / 16) * 8 + lane % 8, wave * 2 + lane / 8 % 2), r[m]);
+}
+
+/* fp16: the largest mask of the block, of each thread's. */
+template <int WAVES> EVO_DEVICE void write_largest(float most, float (&largest)[WAVES], float *target) {
+    for (int mask = 1; mask < 32; mask *= 2) most = larger(most, wave_shuffle_xor(most, mask));
+    if (thread_x() % 32 == 0) largest[thread_x() / 32] = most;
+    block_barrier();
+    if (thread_x() > 0) return;
+    for (int w = 0; w < WAVES; w++) most = larger(most, largest[w]);
+    *target = most;
 }
 
 template <int TYPE, int STEPS, int GROUPS, int COLUMNS, int CHUNKS>
 EVO_DEVICE void project(const gpu_hopper_project_params &p, unsigned char *raw) {
     using shared_t = project_shared<STEPS, GROUPS, COLUMNS, CHUNKS>;
-    constexpr int Z_BLOCKS = blocks_of(STEPS), WRITTEN_BARRIER = 1, READ_BARRIER = 1 + GROUPS;
+    constexpr int Z_BLOCKS = blocks_of(STEPS), WRITTEN_BARRIER = 1, READ_BARRIER = 1 + GROUPS,
+                  FREE_BARRIER = 1 + 2 * GROUPS, BUFFERS = shared_t::BUFFERS;
     shared_t &s = *reinterpret_cast<shared_t *>(raw);
     const int group = warpgroup_number(), thread = thread_x() % WARPGROUP, wave = thread / 32, lane = thread % 32;
     const int tiles = (p.n + GPU_HOPPER_POSITIONS - 1) / GPU_HOPPER_POSITIONS * p.rows;
@@ -93,6 +104,8 @@ EVO_DEVICE void project(const gpu_hopper_project_params &p, unsigned char *raw) 
     }
     for (int i = thread_x(); i < CHUNKS * COLUMNS * 2; i += GROUPS * WARPGROUP)
         write_shared(&s.bias[i / 2][i % 2], p.bias[columns_from * 2 + i]);
+    for (int i = thread_x(); i < 64 * 2; i += GROUPS * WARPGROUP)
+        write_shared(&s.ones[i / 2][i % 2], i % 2 ? uint64_t(0) : uint64_t(bias_ones<TYPE>(0)));
     wait_for_kernel_ahead();
 
     auto fetch = [&](const position_tile &next) {
@@ -103,7 +116,6 @@ EVO_DEVICE void project(const gpu_hopper_project_params &p, unsigned char *raw) 
     };
     position_tile at = find_tile(tile, p.n);
     if (thread == 0 && tile < tiles) fetch(at);
-    if (TYPE == GPU_FP16) find_largest_mask(p, GROUPS * WARPGROUP, s.largest_mask);
     uint32_t mask_bits[2] = { 0, 0 }, buffer = out;
     const int position = wave * 16 + lane / 4;
     if (tile < tiles) load_masks(p, at, position, mask_bits);
@@ -112,18 +124,19 @@ EVO_DEVICE void project(const gpu_hopper_project_params &p, unsigned char *raw) 
     barrier_wait(weight_full, 0);
 
     const uint64_t weights = operand(weight), biases = short_operand(shared_address(s.bias));
-    const uint32_t one = bias_ones<TYPE>(lane), ones[4] = { one, one, one, one };
-    const float scale = TYPE == GPU_FP16 ? mask_scale(s.largest_mask) : 1.0f, mask_factor = 1.0f / scale;
-    if (TYPE == GPU_FP16 && block_x() == 0 && thread_x() == 0) *p.mask_scale = scale;
+    const uint64_t ones = short_operand(shared_address(s.ones));
+    const float mask_factor = TYPE == GPU_FP16 ? 1.0f / p.mask_unit : 1.0f;
+    float largest = 0.0f;
     for (; tile < tiles; tile += stride, parity ^= 1) {
         const bool last = tile + stride >= tiles;
         const position_tile next = last ? at : find_tile(tile + stride, p.n);
         const float mask[2] = { mask_factor * mask_value(p.mask.dtype, mask_bits[0]),
                                 mask_factor * mask_value(p.mask.dtype, mask_bits[1]) };
+        const float inverse[2] = { inverse_mask(mask[0]), inverse_mask(mask[1]) };
+        if (TYPE == GPU_FP16) largest = larger(largest, larger(finite_magnitude(mask[0]), finite_magnitude(mask[1])));
         uint32_t x[STEPS][4];
         barrier_wait(z_full, parity);
         load_rows<STEPS>(x, z, wave, lane);
-        load_masks(p, next, position, mask_bits);
         layer_norm<TYPE, STEPS>(x, p.eps);
         /* All have z in registers, which the norm has waited for: zeros past the end of a row land at once. */
         fence_async();
@@ -136,7 +149,7 @@ EVO_DEVICE void project(const gpu_hopper_project_params &p, unsigned char *raw) 
         float sums[2][COLUMNS / 2];
         auto multiply_chunk = [&](int q) {
             products_begin();
-            multiply<TYPE>(sums[q & 1], ones, advance(biases, q * COLUMNS * 16), 0);
+            multiply<TYPE, 0>(sums[q & 1], ones, advance(biases, q * COLUMNS * 16), 0);
             EVO_UNROLL
             for (int k = 0; k < STEPS; k++)
                 multiply<TYPE>(sums[q & 1], x[k],
@@ -153,27 +166,38 @@ EVO_DEVICE void project(const gpu_hopper_project_params &p, unsigned char *raw) 
                 products_wait<0>();
             }
             settle(sums[q & 1]);
-            write_chunk<TYPE>(sums[q & 1], buffer, mask, wave, lane);
+            uint32_t r[COLUMNS / 32][4];
+            gate_chunk<TYPE>(sums[q & 1], inverse, r);
+            if (BUFFERS == 1) {
+                if (thread == 0) bulk_store_wait_read<0>();
+                named_barrier(FREE_BARRIER + group, WARPGROUP);
+            }
+            store_chunk(r, buffer, wave, lane);
             fence_async();
-            /* The buffer of the chunk after is free: said by the same barrier. */
-            if (thread == 0) bulk_store_wait_read<shared_t::BUFFERS - 2>();
+            /* Of several buffers that of the chunk after is free: said by the same barrier. */
+            if (BUFFERS > 1 && thread == 0) bulk_store_wait_read<(BUFFERS > 1 ? BUFFERS - 2 : 0)>();
             named_barrier(WRITTEN_BARRIER + group, WARPGROUP);
+            /* A fence waits for loads: these have until the next one. */
+            if (q == 0) load_masks(p, next, position, mask_bits);
             if (thread == 0) {
                 bulk_store(p.ab, buffer, at.j(), at.i, at.batch * p.channels + (columns_from + q * COLUMNS) / 2);
                 bulk_store_commit();
             }
-            buffer = buffer == out + (shared_t::BUFFERS - 1) * shared_t::BUFFER_BYTES ? out
-                                                                                      : buffer + shared_t::BUFFER_BYTES;
+            buffer = buffer == out + (BUFFERS - 1) * shared_t::BUFFER_BYTES ? out : buffer + shared_t::BUFFER_BYTES;
         }
         at = next;
     }
     if (thread == 0) bulk_store_wait<0>();
+    if (TYPE == GPU_FP16 && p.largest) write_largest(largest, s.largest_mask, p.largest + block_x());
 }
 
-#define PROJECT(type, c_z, c, groups)                                                                                 \
-    EVO_KERNEL(evo_hopper_project_##type##_##c_z##_##c, gpu_hopper_project_params, groups *WARPGROUP, 1) {            \
+#define PROJECT_AS(name, type, c_z, c, groups)                                                                        \
+    EVO_KERNEL(name, gpu_hopper_project_params, groups *WARPGROUP, 1) {                                               \
         static_assert(sizeof(project_shared<c_z / 16, groups, 64, c / 16>) <= GPU_HOPPER_SHARED, "shared memory");    \
         EVO_BULK_SHARED(raw);                                                                                         \
         project<GPU_##type, c_z / 16, groups, 64, c / 16>(p, raw);                                                    \
     }
+#define PROJECT(type, c_z, c, groups) PROJECT_AS(evo_hopper_project_##type##_##c_z##_##c, type, c_z, c, groups)
+#define PROJECT_MANY(type, c_z, c) PROJECT_AS(evo_hopper_project_many_##type##_##c_z##_##c, type, c_z, c, GPU_HOPPER_MANY_GROUPS)
 GPU_HOPPER_PROJECT(PROJECT)
+GPU_HOPPER_MANY(PROJECT_MANY)

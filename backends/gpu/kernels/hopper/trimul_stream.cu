@@ -13,7 +13,7 @@ static constexpr int COLUMNS = GPU_HOPPER_STREAM_COLUMNS, STAGE_BYTES = COLUMNS 
 struct stream_places {
     uint32_t stages, t, z, out;  /* [stages], [tiles][blocks of t], [tiles][blocks of z], [2][OUT_BLOCKS] */
     uint64_t *bias;              /* [2][channels][2] */
-    float *scale;                /* [channels], fp16: what undoes that of the rows of W_o */
+    float *inverse;              /* [channels], fp16: of what undoes the scale of the rows of W_o */
     uint64_t *full, *empty;      /* [stages] */
     uint64_t *tile_full, *added; /* [2]; added: the residual has come */
 };
@@ -194,11 +194,7 @@ EVO_DEVICE void finish_tiles(const gpu_hopper_finish_params &p, const stream_pla
     stream_ring ring = { p.stages, 0, 0, -1 };
 
     wait_for_kernel_ahead();
-    float t_eps = p.eps;
-    if (TYPE == GPU_FP16) {
-        const float scale = p.t_scale / (*p.largest * *p.mask_scale * *p.mask_scale);
-        t_eps *= scale * scale;
-    }
+    const float norm_eps = t_eps<TYPE>(p);
     auto fetch = [&](const position_tile &next) {
         barrier_expect(full, (count.t_blocks + count.z_blocks) * BLOCK_BYTES);
         for (int k = 0; k < count.t_blocks; k++) {
@@ -231,7 +227,7 @@ EVO_DEVICE void finish_tiles(const gpu_hopper_finish_params &p, const stream_pla
             if (thread == 0 && tile + blocks * TILES < tiles) fetch(find_tile(tile + blocks * TILES, p.n));
         };
         barrier_wait(full, parity);
-        if (TILES == 2 || group == 0) norm_t<TYPE>(t, p.c, t_eps, wave, lane);
+        if (TILES == 2 || group == 0) norm_t<TYPE>(t, p.c, norm_eps, wave, lane);
         if (!p.raw_gate && (TILES == 2 || group == 1)) norm_z<TYPE>(z, p.c_z, p.eps, wave, lane);
         fence_async();
         named_barrier(team_barrier, TEAM);
@@ -264,7 +260,7 @@ EVO_DEVICE void finish_tiles(const gpu_hopper_finish_params &p, const stream_pla
             } else {
                 named_barrier(out_barrier, WARPGROUP);
             }
-            write_outputs<TYPE>(sums, gates, s.scale + q * COLUMNS, p.has_residual, 0, out, wave, lane);
+            write_outputs<TYPE>(sums, gates, s.inverse + q * COLUMNS, p.has_residual, 0, out, wave, lane);
             fence_async();
             named_barrier(out_barrier, WARPGROUP);
             if (thread == 0) {
@@ -303,7 +299,7 @@ template <int TYPE, int TILES> EVO_DEVICE void finish(const gpu_hopper_finish_pa
         write_shared(s.bias + i, row < p.c_out ? p.bias[(which * p.c_out + row) * 2 + i % 2] : uint64_t(0));
     }
     for (int i = thread_x(); TYPE == GPU_FP16 && i < channels; i += 3 * WARPGROUP)
-        s.scale[i] = i < p.c_out ? p.out_scale[i] : 0.0f;
+        s.inverse[i] = i < p.c_out ? 1.0f / p.out_scale[i] : 1.0f;
     fence_async();
     block_barrier();
     let_next_kernel_start();
