@@ -249,6 +249,7 @@ def compare(library, op, sizes, outgoing, compute, clock, ceilings, device, opti
     if options.compile:
         torch._dynamo.reset()  # else the shapes so far count against its limit of recompilations
     forms = peers.forms(op, outgoing, compute, options.compile, device) if options.rivals else {}
+    forms = {name: form for name, form in forms.items() if name.startswith(options.only)}
     subjects, errors = contestants(problem, forms, clock, options)
     common = {"op": op, "shape": ",".join(map(str, sizes)), "compute": compute, "threads": options.thread_count}
     common |= {"direction": "outgoing" if outgoing else "incoming"} if op == "trimul" else {}
@@ -353,6 +354,7 @@ def parse(arguments):
     add("--states", default=["sustained"], type=words("sustained", "burst"), help="sustained,burst (default sustained)")
     add("--compile", default=[], type=words("einsum", "gemm"), help="PyTorch forms to compile too (default none)")
     add("--no-rivals", dest="rivals", action="store_false", help="the library alone")
+    add("--only", default="", help="rivals whose names begin so, such as cuequivariance (default all)")
     add("--no-error", dest="error", action="store_false", help="no errors against fp64, which take time and memory")
     add("--kernel", help="force a kernel of the library")
     add("--min-time", type=float, default=200, help="milliseconds to measure each contestant (default %(default)s)")
