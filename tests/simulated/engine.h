@@ -121,7 +121,6 @@ class engine {
 
   private:
     fiber root = fiber();
-    fiber *left = nullptr; /* the fiber that the last switch came from */
     std::unique_ptr<fiber_stacks> stacks;
     std::vector<thread> threads; /* at least as many as a block has */
     std::vector<wave> waves;
