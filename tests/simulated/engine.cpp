@@ -198,6 +198,7 @@ wave &engine::arrive(const site &here) {
 
 const slot *engine::meet_wave(const slot &mine, const site &here) {
     thread *self = running;
+    if (other) other->thread_exchanges();
     wave &w = arrive(here);
     const slot *offered = w.slots[w.phase];
     w.slots[w.phase][self->lane] = mine;
