@@ -7,6 +7,7 @@
 #define EVO_KERNEL(name, params, threads, blocks)                                                                     \
     extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ params p)
 #define EVO_DEVICE static __device__ __forceinline__
+#define EVO_REGISTERS EVO_DEVICE
 #define EVO_METHOD __device__ __forceinline__
 #define EVO_UNROLL _Pragma("unroll")
 #define EVO_NO_UNROLL _Pragma("unroll 1")

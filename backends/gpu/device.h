@@ -7,8 +7,9 @@
  * Entries. A kernel is EVO_KERNEL(name, params, threads, blocks) { ... }: an extern "C" entry `name` that takes one struct
  * `const params p` by value and is launched with `threads` threads a block in x; registers are limited so that `blocks` of
  * them fit a multiprocessor (a hint). EVO_DEVICE stands before every other function, EVO_METHOD before member functions,
- * EVO_UNROLL before a loop that must be unrolled, EVO_NO_UNROLL before one that must not. The simulator registers an entry
- * under its name, with sizeof(params) and threads.
+ * EVO_REGISTERS instead of EVO_DEVICE before a long loop over nothing but registers, at places that depend on no data: the
+ * simulator compiles it for speed and does not check it. EVO_UNROLL stands before a loop that must be unrolled, EVO_NO_UNROLL
+ * before one that must not. The simulator registers an entry under its name, with sizeof(params) and threads.
  *
  * Indices: int thread_x(), unsigned block_x(), block_y(), block_z().
  *

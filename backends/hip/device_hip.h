@@ -7,6 +7,7 @@
 #define EVO_KERNEL(name, params, threads, blocks)                                                                     \
     extern "C" __attribute__((global, amdgpu_flat_work_group_size(threads, threads))) void name(const params p)
 #define EVO_DEVICE static __attribute__((device, always_inline)) inline
+#define EVO_REGISTERS EVO_DEVICE
 #define EVO_METHOD __attribute__((device, always_inline)) inline
 #define EVO_UNROLL _Pragma("unroll")
 #define EVO_NO_UNROLL _Pragma("nounroll")

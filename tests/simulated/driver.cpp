@@ -221,9 +221,10 @@ void driver::open_chain(device &d, early_chain &chain) const {
                                              (unsigned char *)entry.first + entry.second.size);
 }
 
+constexpr size_t piece = 4096;
+
 /* Where memory is not what it was before the chain, in pieces. */
 void driver::find_hidden(early_chain &chain) const {
-    constexpr size_t piece = 4096;
     chain.hidden.clear();
     for (const auto &entry : chain.before) {
         const auto still = allocations.find(entry.first);
@@ -239,8 +240,13 @@ void driver::find_hidden(early_chain &chain) const {
 }
 
 static void show_ahead(void *ahead, bool) {
-    for (auto &range : static_cast<early_chain *>(ahead)->hidden)
-        std::swap_ranges(range.second.begin(), range.second.end(), range.first);
+    unsigned char kept[piece];
+    for (auto &range : static_cast<early_chain *>(ahead)->hidden) {
+        const size_t bytes = range.second.size();
+        memcpy(kept, range.first, bytes);
+        memcpy(range.first, range.second.data(), bytes);
+        memcpy(range.second.data(), kept, bytes);
+    }
 }
 
 /* The host has waited, and may have told other streams. */

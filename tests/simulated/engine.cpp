@@ -10,7 +10,7 @@ namespace simulated {
 __thread engine *active = nullptr;
 
 /* AddressSanitizer's frames are large. */
-constexpr size_t stack_size = 256 << 10;
+constexpr size_t stack_size = 320 << 10;
 
 bool site::operator==(const site &other) const {
     return line == other.line && (file == other.file || (file && other.file && strcmp(file, other.file) == 0));
@@ -31,12 +31,12 @@ void engine::grow(unsigned threads_per_block) {
     stacks.reset();
     stacks.reset(new fiber_stacks(size, stack_size));
     threads = std::vector<thread>(size);
-    for (size_t i = 0; i < size; i++) fiber_prepare(threads[i].stack, stacks->at(i), stacks->usable(), thread_main);
+    for (size_t i = 0; i < size; i++) fiber_prepare(threads[i].stack, *stacks, i, thread_main);
     failed = false;
 }
 
 void engine::thread_main() {
-    fiber_entered(*active->left);
+    fiber_entered(active->running->stack);
     for (;;) {
         active->work->function->entry(active->work->params);
         active->finish();
@@ -132,9 +132,8 @@ void engine::go_on() {
     thread *self = running, *next = pick();
     if (!next && finished < count) report_stuck();
     if (next == self) return;
-    left = self ? &self->stack : &root;
     running = next;
-    fiber_switch(*left, next ? next->stack : root);
+    fiber_switch(self ? self->stack : root, next ? next->stack : root);
 }
 
 void engine::finish() {
@@ -199,6 +198,7 @@ wave &engine::arrive(const site &here) {
 
 const slot *engine::meet_wave(const slot &mine, const site &here) {
     thread *self = running;
+    if (other) other->thread_exchanges();
     wave &w = arrive(here);
     const slot *offered = w.slots[w.phase];
     w.slots[w.phase][self->lane] = mine;
@@ -299,7 +299,7 @@ void engine::report_stuck() {
 }
 
 void engine::fail(const char *format, ...) {
-    const thread *self = running;
+    thread *self = running;
     size_t length =
         append(report, report_size, 0, "kernel %s, block (%u, %u, %u), thread (%u, %u, %u): ", work->function->name,
                block_index[0], block_index[1], block_index[2], self->index[0], self->index[1], self->index[2]);
@@ -308,9 +308,8 @@ void engine::fail(const char *format, ...) {
     vsnprintf(report + length, length < report_size ? report_size - length : 0, format, arguments);
     va_end(arguments);
     failed = true;
-    left = &running->stack;
     running = nullptr;
-    fiber_switch(*left, root);
+    fiber_switch(self->stack, root);
     abort(); /* nobody continues a failed thread */
 }
 

@@ -78,6 +78,8 @@ class beside {
     virtual void begin_block() = 0;
     /** Takes one step of what is under way; false if nothing is. */
     virtual bool step() = 0;
+    /** The running thread gives its wave a number. */
+    virtual void thread_exchanges() = 0;
     /** The running thread returns; the last of the block. */
     virtual void thread_returns() = 0;
     virtual void block_ends() = 0;
@@ -121,7 +123,6 @@ class engine {
 
   private:
     fiber root = fiber();
-    fiber *left = nullptr; /* the fiber that the last switch came from */
     std::unique_ptr<fiber_stacks> stacks;
     std::vector<thread> threads; /* at least as many as a block has */
     std::vector<wave> waves;

@@ -6,7 +6,8 @@
 
 enum {
     FAULT_THREADS = 128,
-    FAULT_TILES = 12 /* of 64 x 64 numbers, of kernels for sm_90a */
+    FAULT_TILES = 12, /* of 64 x 64 numbers, of kernels for sm_90a */
+    FAULT_ROWS = 60   /* of these that are no zeros */
 };
 
 /* All kernels write a permutation or a copy of `in` to `out`, in blocks of FAULT_THREADS numbers. */
@@ -24,6 +25,7 @@ enum {
     FAULT_ONE_ARRIVAL, /* for four waves, each of which falls behind on its own */
     FAULT_PARITY,
     FAULT_STAGE_REUSED, /* before its readers have arrived */
+    FAULT_READ_FENCE,   /* lacks: readers arrive before their registers are loaded */
     FAULT_FEW_BYTES,    /* that a barrier expects */
     FAULT_MANY_BYTES,
     FAULT_BUFFER_REUSED, /* before the store has read it */
@@ -45,7 +47,7 @@ enum {
 };
 
 typedef struct hopper_fault_params {
-    gpu_tensor_map in, out; /* [FAULT_TILES][64][64] */
+    gpu_tensor_map in, out; /* [FAULT_TILES][64][64], where `in` ends at row FAULT_ROWS */
     int32_t broken, unused;
 } hopper_fault_params;
 

@@ -55,35 +55,38 @@ static void lay_out(fiber &made, void *stack, size_t size, void (*entry)()) {
 
 #endif
 
-void fiber_prepare(fiber &made, void *stack, size_t size, void (*entry)()) {
-    allow(stack, size); /* an abandoned fiber leaves its frames marked */
+void fiber_prepare(fiber &made, fiber_stacks &stacks, size_t index, void (*entry)()) {
+    allow(stacks.at(index), stacks.usable(index)); /* an abandoned fiber leaves its frames marked */
     made = fiber();
-    made.stack = stack;
-    made.stack_size = size;
-    lay_out(made, stack, size, entry);
+    made.stack = stacks.lowest();
+    made.stack_size = stacks.bytes();
+    lay_out(made, stacks.at(index), stacks.usable(index), entry);
 }
 
 void fiber_switch(fiber &from, fiber &to) {
+    to.left = &from;
 #ifdef EVO_SIMULATED_ASAN
-    __sanitizer_start_switch_fiber(&from.fake_stack, to.stack, to.stack_size);
+    if (from.stack != to.stack) __sanitizer_start_switch_fiber(&from.fake_stack, to.stack, to.stack_size);
 #endif
     exchange(from, to);
 #ifdef EVO_SIMULATED_ASAN
-    __sanitizer_finish_switch_fiber(from.fake_stack, nullptr, nullptr);
+    if (from.left->stack != from.stack) __sanitizer_finish_switch_fiber(from.fake_stack, nullptr, nullptr);
 #endif
 }
 
-void fiber_entered(fiber &from) {
+void fiber_entered(fiber &self) {
 #ifdef EVO_SIMULATED_ASAN
+    fiber &from = *self.left;
     const void *stack;
     size_t size;
+    if (from.stack == self.stack) return;
     __sanitizer_finish_switch_fiber(nullptr, &stack, &size);
     if (!from.stack) { /* the OS thread's own stack, which only AddressSanitizer knows */
         from.stack = stack;
         from.stack_size = size;
     }
 #else
-    (void)from;
+    (void)self;
 #endif
 }
 
@@ -101,7 +104,7 @@ fiber_stacks::fiber_stacks(size_t count_, size_t size_)
 }
 
 fiber_stacks::~fiber_stacks() {
-    for (size_t i = 0; i < count; i++) allow(at(i), usable());
+    for (size_t i = 0; i < count; i++) allow(at(i), usable(i));
     munmap(memory, count * size + page);
 }
 
@@ -109,8 +112,17 @@ void *fiber_stacks::at(size_t index) const {
     return memory + index * size + page;
 }
 
-size_t fiber_stacks::usable() const {
-    return size - page;
+/* Tops at the same place of each stack would share a few lines of the processor's caches. */
+size_t fiber_stacks::usable(size_t index) const {
+    return size - page - index % 31 * (33 * 64);
+}
+
+const void *fiber_stacks::lowest() const {
+    return memory;
+}
+
+size_t fiber_stacks::bytes() const {
+    return count * size + page;
 }
 
 } // namespace simulated

@@ -27,6 +27,7 @@ void hopper::begin_block() {
     other_side.assign(size, unwritten);
     writer.assign(size / granule + 1, 0);
     unfenced.assign(threads, {});
+    reading.assign(threads, {});
     barriers.clear();
     named.clear();
     loads.clear();
@@ -61,6 +62,10 @@ bool hopper::step() {
             }
         }
     return false;
+}
+
+void hopper::thread_exchanges() {
+    has_read();
 }
 
 void hopper::thread_returns() {
@@ -103,8 +108,17 @@ void hopper::written(uint32_t address, uint32_t bytes) {
     }
 }
 
+void hopper::reads(uint32_t address) {
+    reading[own.number_of(*own.running)].push_back(address);
+}
+
+void hopper::has_read() {
+    reading[own.number_of(*own.running)].clear();
+}
+
 void hopper::fence() {
     const unsigned self = own.number_of(*own.running);
+    has_read();
     for (const uint32_t g : unfenced[self]) {
         if (writer[g] != self + 1) continue;
         const uint32_t first = g * granule, bytes = size - first < granule ? size - first : granule;
@@ -239,6 +253,21 @@ static tensor_map read_map(engine &own, const void *map, unsigned rank, const in
     return read;
 }
 
+/* Zeros from outside the tensor need no memory to answer, and do not wait for registers that are being loaded. */
+void hopper::expect_read(const bulk_load &l) {
+    const uint32_t chunks = rows_of(l.map) * 8;
+    outside.assign(chunks, true);
+    for_rows(l.map, l.at, [&](uint32_t row, int64_t begin, int64_t end, const uint16_t *) {
+        for (int64_t i = (begin + 7) / 8 * 8; i + 8 <= end; i += 8)
+            outside[(swizzled_place(l.target, row, i) - l.target) / 16] = false;
+    });
+    for (size_t t = 0; t < reading.size(); t++)
+        for (const uint32_t address : reading[t])
+            if (address >= l.target && (address - l.target) / 16 < chunks && outside[(address - l.target) / 16])
+                own.fail("zeros of the bulk load of %s:%d may land at %u before thread %zu has read what was there",
+                         l.where.file, l.where.line, address, t);
+}
+
 /* Until a wait sees the bytes, their place holds nothing. */
 void hopper::load(uint32_t target, const void *map, uint32_t barrier, unsigned rank, const int *coordinates,
                   const site &where) {
@@ -248,6 +277,7 @@ void hopper::load(uint32_t target, const void *map, uint32_t barrier, unsigned r
     unsigned char *place = at(target, bytes, 128, "bulk load");
     if (!find_barrier(barrier).fenced) own.fail("a bulk load with a barrier whose initialisation was not fenced");
     expect_fenced(target, bytes, "bulk load", where);
+    expect_read(made);
     memset(place, unwritten, bytes);
     memset(&other_side[target - window], unwritten, bytes);
     loads.push_back(made);
@@ -364,6 +394,7 @@ void hopper::products_wait(size_t groups_to_leave, const site &where) {
 }
 
 void hopper::multiply(product_lane mine, const site &where) {
+    if (mine.a) has_read();
     own.meet_wave_to(&mine, where, [](void *const *lanes) { active_one().issue(lanes); });
 }
 
@@ -454,15 +485,17 @@ const unsigned char *hopper::operand_chunk(uint64_t operand, bool transposed, un
     return &other_side[address - window];
 }
 
-static float number_of(const unsigned char *bytes, bool half) {
-    static const std::vector<float> halves = [] {
-        std::vector<float> all(65536);
-        for (unsigned i = 0; i < all.size(); i++) all[i] = half_to_float(static_cast<uint16_t>(i));
-        return all;
-    }();
+static const struct half_table {
+    float of[65536];
+    half_table() {
+        for (unsigned i = 0; i < 65536; i++) of[i] = half_to_float(static_cast<uint16_t>(i));
+    }
+} halves;
+
+static inline float number_of(const unsigned char *bytes, bool half) {
     uint16_t bits;
     memcpy(&bits, bytes, sizeof bits);
-    return half ? halves[bits] : bits_float(static_cast<uint32_t>(bits) << 16);
+    return half ? halves.of[bits] : bits_float(static_cast<uint32_t>(bits) << 16);
 }
 
 /* Calls set(row, k, number) with rows first ... first + rows - 1 of an operand, counted from 0. */

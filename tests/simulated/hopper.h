@@ -3,7 +3,9 @@
  * their own, registers that move between waves. simulated_hopper.h has the names that kernels use.
  *
  * Everything happens as late as PTX allows, or earlier, by chance:
- *   bulk loads     the target holds no data from the issue until somebody has waited for the barrier's phase
+ *   bulk loads     the target holds no data from the issue until somebody has waited for the barrier's phase; zeros for what
+ *                  lies outside the tensor may land before reads of that place that were issued earlier, barriers between
+ *                  them or not: the reading thread has to fence, or to use what it read
  *   bulk stores    read shared memory when their thread waits for that, write global memory when it waits for all
  *   products       read their operands, registers too, when their wave waits; until then the sums are NaNs
  * Shared memory has two sides: what threads see, and what copies and matrix units see (the async proxy). What a thread writes
@@ -106,6 +108,9 @@ class hopper : public beside {
     unsigned char *at(uint32_t address, uint32_t bytes, uint32_t alignment, const char *what);
     /** The running thread has written there. */
     void written(uint32_t address, uint32_t bytes);
+    /** It reads 16 bytes there into registers, which have them when it fences, or when other instructions take them. */
+    void reads(uint32_t address);
+    void has_read();
     void fence();
 
     void barrier_init(uint32_t barrier, int count);
@@ -130,6 +135,7 @@ class hopper : public beside {
 
     void begin_block() override;
     bool step() override;
+    void thread_exchanges() override;
     void thread_returns() override;
     void block_ends() override;
 
@@ -140,6 +146,8 @@ class hopper : public beside {
     std::vector<unsigned char> other_side;       /* what copies and matrix units see */
     std::vector<uint16_t> writer;                /* of each 8 bytes: 1 + the thread that has to fence them */
     std::vector<std::vector<uint32_t>> unfenced; /* of each thread, by number */
+    std::vector<std::vector<uint32_t>> reading;  /* by each thread: where 16 bytes are on their way into registers */
+    std::vector<bool> outside; /* of each 16 bytes of a load's target, whether some lie outside the tensor */
     std::map<uint32_t, phase_barrier> barriers;
     std::map<int, named_barrier> named;
     std::vector<bulk_load> loads;
@@ -158,6 +166,7 @@ class hopper : public beside {
     void complete(phase_barrier &b);
     void deliver(size_t load);
     void expect_fenced(uint32_t address, uint32_t bytes, const char *what, const site &where);
+    void expect_read(const bulk_load &l);
     void read_source(bulk_store &s);
     void write_target(bulk_store &s);
     bool step_store();

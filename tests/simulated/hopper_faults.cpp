@@ -27,6 +27,7 @@ EVO_DEVICE void store_ring(const hopper_fault_params &p, fault_ring_shared &s) {
         barrier_wait(shared_address(&s.full[t % 2]), (t / 2 & 1) ^ (p.broken == FAULT_PARITY));
         for (int c = 0; c < 4; c++)
             load_fragments(x[c], shared_address(s.stages[t % 2]) + swizzled(wave * 16 + lane % 16, 2 * c + lane / 16));
+        if (p.broken != FAULT_READ_FENCE) fence_async();
         if (p.broken == FAULT_ONE_ARRIVAL ? thread == 0 : lane == 0) barrier_arrive(shared_address(&s.empty[t % 2]));
         if (p.broken != FAULT_BUFFER_REUSED && thread == 0) bulk_store_wait_read<0>();
         named_barrier(1, WARPGROUP + 32 * (p.broken == FAULT_NAMED_COUNT));

@@ -21,6 +21,11 @@
     static_assert((threads) > 0 && (blocks) > 0, "launch bounds of " #name);                                          \
     static void name(const params &p)
 #define EVO_DEVICE static inline
+#if defined(__clang__)
+#define EVO_REGISTERS __attribute__((no_sanitize("address", "undefined"))) static inline
+#else
+#define EVO_REGISTERS __attribute__((no_sanitize("address", "undefined"), optimize("O3"))) static inline
+#endif
 #define EVO_METHOD inline
 #define EVO_UNROLL
 #define EVO_NO_UNROLL
@@ -133,7 +138,7 @@ inline float inexact(float result, float argument) {
 
 } // namespace simulated
 
-EVO_DEVICE float multiply_add(float a, float b, float c) {
+EVO_REGISTERS float multiply_add(float a, float b, float c) {
     return __builtin_fmaf(a, b, c);
 }
 EVO_DEVICE float hardware_exp2(float x) {

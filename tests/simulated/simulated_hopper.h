@@ -138,7 +138,12 @@ template <bool TRANSPOSED, bool STORES>
 void move_rows(uint32_t *registers, uint32_t shared, const char *what, const char *file, int line) {
     hopper &h = hopper::active_one();
     shared_row mine = { registers, shared, reinterpret_cast<uint16_t *>(h.at(shared, 16, 16, what)) };
-    if (STORES) h.written(shared, 16);
+    if (STORES) {
+        h.written(shared, 16);
+        h.has_read(); /* the registers that it stores */
+    } else {
+        h.reads(shared);
+    }
     active->meet_wave_to(&mine, { what, file, line }, move_fragments<TRANSPOSED, STORES>);
 }
 

@@ -2,6 +2,7 @@
  * simulated_matrix.h: the matrix instructions of device.h. All lanes of a wave meet; the last one to come gathers the
  * operands from everybody's registers, multiplies, and adds to everybody's sums. Where an element lies is taken from the
  * vendors' documents: NVIDIA's PTX ISA ("Matrix Fragments for mma.m16n8k16, .m16n8k8", "ldmatrix"), AMD's matrix instruction calculator.
+ * The products themselves are in matrix.cpp, which is compiled for speed and not checked.
  *
  * Sums are worse than rounded: the accumulator and one instruction's products are added exactly, then cut off to fp32. tf32
  * operands are cut off to 11 bits. With EVO_SIMULATED_FLUSH (MI200) subnormal 16-bit operands are zeros.
@@ -28,63 +29,14 @@ enum class number_type {
     tf32
 };
 
-inline float cut_off(double exact) {
+EVO_DEVICE float cut_off(double exact) {
     const float rounded = static_cast<float>(exact);
     if (!std::isfinite(rounded) || std::fabs(static_cast<double>(rounded)) <= std::fabs(exact)) return rounded;
-    return std::nextafter(rounded, 0.0f);
+    return bits_float(float_bits(rounded) - 1); /* the next one nearer to 0, which it is not */
 }
 
-/* Most of a test's time would be spent on checks of what follows, which touches nothing but registers, at places that the
-   compiler works out. */
-#define EVO_SIMULATED_UNCHECKED __attribute__((no_sanitize("address"), no_sanitize("undefined")))
-
-template <number_type TYPE> EVO_SIMULATED_UNCHECKED float operand_number(const uint32_t *registers, unsigned number) {
-    if (TYPE == number_type::tf32) return bits_float(registers[number] & 0xffffe000u);
-    const uint16_t bits = static_cast<uint16_t>(registers[number / 2] >> number % 2 * 16);
-#ifdef EVO_SIMULATED_FLUSH
-    const uint16_t exponent = TYPE == number_type::bf16 ? 0x7f80 : 0x7c00;
-    if (!(bits & exponent)) return bits & 0x8000 ? -0.0f : 0.0f;
-#endif
-    return TYPE == number_type::bf16 ? bits_float(static_cast<uint32_t>(bits) << 16) : half_to_float(bits);
-}
-
-/** Where every element of a shape's operands stands; b by columns. */
-template <class SHAPE> struct places {
-    position a[SHAPE::ROWS][SHAPE::DEPTH], b[SHAPE::COLUMNS][SHAPE::DEPTH], d[SHAPE::ROWS][SHAPE::COLUMNS];
-    constexpr places() : a(), b(), d() {
-        for (unsigned row = 0; row < SHAPE::ROWS; row++) {
-            for (unsigned k = 0; k < SHAPE::DEPTH; k++) a[row][k] = SHAPE::a(row, k);
-            for (unsigned column = 0; column < SHAPE::COLUMNS; column++) d[row][column] = SHAPE::d(row, column);
-        }
-        for (unsigned column = 0; column < SHAPE::COLUMNS; column++)
-            for (unsigned k = 0; k < SHAPE::DEPTH; k++) b[column][k] = SHAPE::b(k, column);
-    }
-};
-
-/** D[ROWS][COLUMNS] += A[ROWS][DEPTH] B[DEPTH][COLUMNS], each laid out as SHAPE says. */
-template <class SHAPE, number_type TYPE> EVO_SIMULATED_UNCHECKED void multiply_wave(void *const *lanes) {
-    static constexpr places<SHAPE> at;
-    const matrix_registers *const *registers = reinterpret_cast<const matrix_registers *const *>(lanes);
-    double a[SHAPE::ROWS][SHAPE::DEPTH], b[SHAPE::COLUMNS][SHAPE::DEPTH];
-    for (unsigned k = 0; k < SHAPE::DEPTH; k++) {
-        for (unsigned row = 0; row < SHAPE::ROWS; row++) {
-            const position &from = at.a[row][k];
-            a[row][k] = static_cast<double>(operand_number<TYPE>(registers[from.lane]->a, from.number));
-        }
-        for (unsigned column = 0; column < SHAPE::COLUMNS; column++) {
-            const position &from = at.b[column][k];
-            b[column][k] = static_cast<double>(operand_number<TYPE>(registers[from.lane]->b, from.number));
-        }
-    }
-    for (unsigned row = 0; row < SHAPE::ROWS; row++)
-        for (unsigned column = 0; column < SHAPE::COLUMNS; column++) {
-            const position &to = at.d[row][column];
-            float &sum = registers[to.lane]->sums[to.number];
-            double exact = static_cast<double>(sum);
-            for (unsigned k = 0; k < SHAPE::DEPTH; k++) exact += a[row][k] * b[column][k];
-            sum = cut_off(exact);
-        }
-}
+/** D[ROWS][COLUMNS] += A[ROWS][DEPTH] B[DEPTH][COLUMNS], each laid out as SHAPE says, of what all lanes of a wave bring. */
+template <class SHAPE, number_type TYPE> void multiply_wave(void *const *lanes);
 
 template <class SHAPE, number_type TYPE>
 void multiply(float *sums, const uint32_t *a, const uint32_t *b, const char *file, int line) {
@@ -134,21 +86,14 @@ struct matrix_rows {
     const void *row;
 };
 
-/* Four matrices of 8 x 8 16-bit elements; rows are 16 bytes. Lane l gets elements 2 * (l % 4), + 1 of row l / 4 of each. */
+/** Rows of four matrices of 8 x 8 16-bit elements, as lanes name them, to all lanes' registers. */
+template <bool TRANSPOSED> void distribute(const uint16_t (&rows)[32][8], void *const *lanes);
+
 template <bool TRANSPOSED> void load_wave(void *const *lanes) {
+    uint16_t rows[32][8];
     for (unsigned lane = 0; lane < 32; lane++)
-        for (unsigned m = 0; m < 4; m++) {
-            uint16_t pair[2];
-            for (unsigned e = 0; e < 2; e++) {
-                const unsigned own = lane % 4 * 2 + e, row = TRANSPOSED ? own : lane / 4,
-                               column = TRANSPOSED ? lane / 4 : own;
-                memcpy(&pair[e],
-                       static_cast<const char *>(static_cast<const matrix_rows *>(lanes[m * 8 + row])->row) +
-                           2 * column,
-                       2);
-            }
-            static_cast<const matrix_rows *>(lanes[lane])->to[m] = pair[0] | static_cast<uint32_t>(pair[1]) << 16;
-        }
+        memcpy(rows[lane], static_cast<const matrix_rows *>(lanes[lane])->row, sizeof rows[lane]);
+    distribute<TRANSPOSED>(rows, lanes);
 }
 
 template <bool TRANSPOSED> void load(uint32_t *to, const void *row, const char *file, int line) {

@@ -229,14 +229,15 @@ static int run_hopper(const scenario *s, int broken) {
     void *function;
     bench_open(&b, NUMBERS / 2); /* which counts floats */
     for (int i = 0; i < NUMBERS; i++) {
-        const float number = (float)(i * 7 % 251 + 1);
+        const float number = i / 64 % 64 < FAULT_ROWS ? (float)(i * 7 % 251 + 1) : 0.0f;
         uint32_t bits;
         memcpy(&bits, &number, sizeof bits);
         host[i] = (uint16_t)(bits >> 16);
     }
-    gpu_bulk_tensor tensor = { b.in, EVO_BF16, 3, { 64, 64, FAULT_TILES }, { 1, 64, TILE }, { 64, 64, 1 } };
+    gpu_bulk_tensor tensor = { b.in, EVO_BF16, 3, { 64, FAULT_ROWS, FAULT_TILES }, { 1, 64, TILE }, { 64, 64, 1 } };
     OK(b.driver->tensor_map(&tensor, &params.in));
     tensor.data = b.out;
+    tensor.extent[1] = 64;
     OK(b.driver->tensor_map(&tensor, &params.out));
     OK(b.driver->memory_copy(b.in, host, sizeof host, NULL));
     OK(b.driver->function_get(b.module, s->name, &function));
@@ -337,6 +338,7 @@ static const scenario hopper_scenarios[] = {
     { RING, ANYHOW, "", FAULT_ONE_ARRIVAL },
     { RING, ANYHOW, "", FAULT_PARITY },
     { RING, ANYHOW, "", FAULT_STAGE_REUSED },
+    { RING, DRIVER_ERROR, "before thread", FAULT_READ_FENCE },
     { RING, ANYHOW, "", FAULT_FEW_BYTES },
     { RING, DRIVER_ERROR, "wait at the barrier in shared memory", FAULT_MANY_BYTES },
     { RING, ANYHOW, "", FAULT_BUFFER_REUSED },

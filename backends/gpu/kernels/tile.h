@@ -34,13 +34,13 @@ template <class TILE> EVO_DEVICE place thread_place() {
              group % TILE::ACROSS * (8 * TILE::THREAD_COLS) + across * 4 };
 }
 
-template <int ROWS, int COLS> EVO_DEVICE void clear(float (&sum)[ROWS][COLS]) {
+template <int ROWS, int COLS> EVO_REGISTERS void clear(float (&sum)[ROWS][COLS]) {
     EVO_UNROLL
     for (int r = 0; r < ROWS; r++) EVO_UNROLL
     for (int c = 0; c < COLS; c++) sum[r][c] = 0.0f;
 }
 
-template <int ROWS, int COLS> EVO_DEVICE void add(const float (&sum)[ROWS][COLS], float (&total)[ROWS][COLS]) {
+template <int ROWS, int COLS> EVO_REGISTERS void add(const float (&sum)[ROWS][COLS], float (&total)[ROWS][COLS]) {
     EVO_UNROLL
     for (int r = 0; r < ROWS; r++) EVO_UNROLL
     for (int c = 0; c < COLS; c++) total[r][c] += sum[r][c];
@@ -70,7 +70,7 @@ template <class TILE> struct fragments {
 };
 
 template <class TILE>
-EVO_DEVICE void multiply(const fragments<TILE> &f, float (&sum)[TILE::THREAD_ROWS][TILE::THREAD_COLS]) {
+EVO_REGISTERS void multiply(const fragments<TILE> &f, float (&sum)[TILE::THREAD_ROWS][TILE::THREAD_COLS]) {
     EVO_UNROLL
     for (int r = 0; r < TILE::THREAD_ROWS; r++) EVO_UNROLL
     for (int c = 0; c < TILE::THREAD_COLS; c++) sum[r][c] = multiply_add(f.x[r], f.y[c], sum[r][c]);
