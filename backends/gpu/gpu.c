@@ -94,7 +94,11 @@ static const struct {
                                                         3 * GPU_HOPPER_WARPGROUP, GPU_HOPPER_SHARED, 0 },
         GPU_HOPPER_OUTER(INSTANCE)
 #undef INSTANCE
-            [GPU_HOPPER_PACK_BF16] = { "hopper/trimul_pack", "evo_hopper_pack_BF16", GPU_PACK_THREADS, 0, 0 },
+            [GPU_HOPPER_OPM_SMALL_BF16] = { "hopper/opm_small", "evo_hopper_opm_small_BF16", GPU_HOPPER_SMALL_THREADS,
+                                            GPU_HOPPER_SMALL_SHARED, 0 },
+    [GPU_HOPPER_OPM_SMALL_FP16] = { "hopper/opm_small", "evo_hopper_opm_small_FP16", GPU_HOPPER_SMALL_THREADS,
+                                    GPU_HOPPER_SMALL_SHARED, 0 },
+    [GPU_HOPPER_PACK_BF16] = { "hopper/trimul_pack", "evo_hopper_pack_BF16", GPU_PACK_THREADS, 0, 0 },
     [GPU_HOPPER_PACK_FP16] = { "hopper/trimul_pack", "evo_hopper_pack_FP16", GPU_PACK_THREADS, 0, 0 },
     [GPU_HOPPER_PACK_SIDES] = { "hopper/trimul_pack", "evo_hopper_pack_sides", GPU_PACK_THREADS, 0, 0 },
 #define CONTRACT(instance)                                                                                 \

@@ -68,7 +68,9 @@ typedef enum gpu_function {
 #define GPU_INSTANCE(type, columns, parts) GPU_HOPPER_OUTER_##type##_##columns##_##parts,
     GPU_HOPPER_OUTER(GPU_INSTANCE)
 #undef GPU_INSTANCE
-        GPU_HOPPER_PACK_BF16,
+        GPU_HOPPER_OPM_SMALL_BF16,
+    GPU_HOPPER_OPM_SMALL_FP16,
+    GPU_HOPPER_PACK_BF16,
     GPU_HOPPER_PACK_FP16,
     GPU_HOPPER_PACK_SIDES,
     GPU_HOPPER_CONTRACT_BF16_128_OUT, /* types, widths and directions in this order: trimul_hopper.c counts on it */

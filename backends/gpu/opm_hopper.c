@@ -3,16 +3,21 @@
  * Form and buffers, weight first, and the projection of what bulk copies cannot read, are those of tier `tensor`; W_o only
  * lies otherwise, two c_a side by side. Tensor maps are made on the stack: they are parameters of the kernels.
  */
+#include <math.h>
+
 #include "backends/gpu/opm_tensor.h"
 
 enum {
     ELEMENT = 2,     /* bytes of bf16 and fp16 */
     OUTER_FIRST = 0, /* form->order, as tier tensor's */
+    WEIGHT_FIRST = 1,
     /* form->tuning, beside tier tensor's */
     PROJECT_KERNEL = GPU_OPM_TENSOR_TUNING, /* GPU_FUNCTION_COUNT: tier tensor's */
     OUTER_KERNEL,
-    OUTER_COLUMNS,      /* channels of z a tile */
-    LEAST_S = 16,       /* below, tier tensor's choice of the order holds */
+    OUTER_COLUMNS, /* channels of z a tile */
+    SMALL,         /* 1: weight first in one launch */
+    FEW_S = 8,     /* see choose_order */
+    FEW_PAIRS = 64 * 64,
     MOST_HIDDEN = 64,   /* c */
     MOST_CHANNELS = 384 /* c_z and c_m */
 };
@@ -132,10 +137,30 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
 
 /* --- The form --- */
 
+/* True if one launch can do all. */
+static bool is_small(const evo_opm_desc *d) {
+    return d->s <= GPU_HOPPER_SMALL_S && d->n <= GPU_HOPPER_SMALL_N && d->c_m == GPU_HOPPER_SMALL_CHANNELS &&
+           d->c == GPU_OPM_HOPPER_HIDDEN && copies_take_m(d);
+}
+
+/*
+ * Which order, counted from 1, as an H200 has it. Small modules go in one launch while the blocks, each of which projects all
+ * of its batch entry, are no more than run at once. Else weight first, by tier tensor, is faster for few s, of which it takes eight
+ * at a time, where outer first walks over two blocks of c_b, or has too few pairs to fill the chip.
+ */
+static int choose_order(const evo_device *device, const evo_problem *problem) {
+    const evo_opm_desc *d = &problem->desc.opm;
+    const int64_t blocks = gpu_blocks(d->c_z, GPU_HOPPER_SMALL_Z) * gpu_blocks(d->n, GPU_HOPPER_SMALL_I) * d->batch;
+    if (problem->order) return problem->order;
+    if (is_small(d) && blocks <= 2 * gpu_device_properties(device)->compute_units) return 1 + WEIGHT_FIRST;
+    const bool few = d->batch * d->n * d->n <= FEW_PAIRS;
+    return d->s <= FEW_S && (d->c > GPU_OPM_HOPPER_HIDDEN || few) ? 1 + WEIGHT_FIRST : 1 + OUTER_FIRST;
+}
+
 static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
     const evo_opm_desc *d = &problem->desc.opm;
     evo_problem ordered = *problem;
-    if (!ordered.order && d->s >= LEAST_S) ordered.order = 1 + OUTER_FIRST;
+    ordered.order = choose_order(device, problem);
     const evo_status status = gpu_opm_tensor.plan(device, &ordered, form);
     if (status != EVO_OK) return status;
     const int64_t columns = d->c_z <= 64 ? 64 : 128;
@@ -144,13 +169,21 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     form->tuning[OUTER_KERNEL] = outer;
     form->tuning[OUTER_COLUMNS] = columns;
     form->tuning[PROJECT_KERNEL] = project;
+    form->tuning[SMALL] =
+        form->order == WEIGHT_FIRST && is_small(d) && form->schedule.rows >= d->n && form->schedule.cols >= d->n;
     form->pack_layout = GPU_LAYOUT_HOPPER + (is_fp16(d) ? 2u : 0u);
     if (project != GPU_FUNCTION_COUNT) {
         form->pack_layout++;
         form->pack_size += (size_t)own_bytes(d);
     }
-    const gpu_function all[] = { outer, GPU_HOPPER_PACK_BF16, GPU_HOPPER_PACK_FP16, GPU_HOPPER_PACK_SIDES, project };
-    return gpu_load(device, all, project == GPU_FUNCTION_COUNT ? 4 : 5);
+    const gpu_function all[] = { outer,
+                                 GPU_HOPPER_PACK_BF16,
+                                 GPU_HOPPER_PACK_FP16,
+                                 GPU_HOPPER_PACK_SIDES,
+                                 GPU_HOPPER_OPM_SMALL_BF16,
+                                 GPU_HOPPER_OPM_SMALL_FP16,
+                                 project };
+    return gpu_load(device, all, (int)(sizeof all / sizeof *all) - (project == GPU_FUNCTION_COUNT));
 }
 
 /* Persistent blocks: as many as the device runs at once, at most what there is to do. */
@@ -206,6 +239,7 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
     const evo_opm_desc *d = &call->problem->desc.opm;
     const gpu_function kernel = (gpu_function)call->form->tuning[PROJECT_KERNEL];
     const evo_range rows = tile->rows, cols = tile->cols;
+    if (call->form->tuning[SMALL]) return EVO_OK; /* the next stage does all */
     if (call->form->order != OUTER_FIRST || kernel == GPU_FUNCTION_COUNT || rows.begin != cols.begin ||
         rows.end != cols.end)
         return gpu_opm_tensor.stage[EVO_STAGE_OPM_PROJECT](call, tile);
@@ -258,7 +292,32 @@ static evo_status map_operands(const evo_call *call, const gpu_opm_tensor_outer_
     return status;
 }
 
+static evo_status small(const evo_call *call, const evo_tile *tile) {
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    const gpu_opm_tensor_outer_params from = gpu_opm_outer_of(call, tile);
+    const weights w = map_weights(call);
+    const gpu_opm_hopper_small_params params = {
+        .m = gpu_tensor_of(&d->m, call->args.opm.m),
+        .output = from.output,
+        .weight = w.project,
+        .out_weight = gpu_opm_weigh_of(call),
+        .bias = w.bias,
+        .z_scale = from.z_scale,
+        .n = (int32_t)d->n,
+        .mask_b = from.mask_b,
+        .eps = (float)d->layer_norm_eps,
+        .store = gpu_opm_store_of(call),
+        .scale = ldexpf(1.0f, 2 * from.mask_exponent),
+    };
+    const int64_t blocks = gpu_blocks(d->c_z, GPU_HOPPER_SMALL_Z) * gpu_blocks(d->n, GPU_HOPPER_SMALL_I) *
+                           (tile->batch.end - tile->batch.begin);
+    if (blocks == 0) return EVO_OK;
+    return gpu_launch_early(call, is_fp16(d) ? GPU_HOPPER_OPM_SMALL_FP16 : GPU_HOPPER_OPM_SMALL_BF16, blocks, &params,
+                            sizeof params);
+}
+
 static evo_status outer(const evo_call *call, const evo_tile *tile) {
+    if (call->form->tuning[SMALL]) return small(call, tile);
     if (call->form->order != OUTER_FIRST) return gpu_opm_tensor.stage[EVO_STAGE_OPM_OUTER](call, tile);
     const evo_opm_desc *d = &call->problem->desc.opm;
     const gpu_opm_tensor_outer_params from = gpu_opm_outer_of(call, tile);

@@ -387,6 +387,12 @@ const float *gpu_opm_scales_of(const evo_call *call) {
     return w.scales;
 }
 
+const void *gpu_opm_weigh_of(const evo_call *call) {
+    weights w;
+    map_weights(&call->problem->desc.opm, call->pack, &w);
+    return w.weigh;
+}
+
 /* Sides first ... last - 1 (a is 0, b is 1) of the residues of `range`. */
 static evo_status project_sides(const evo_call *call, const evo_tile *tile, evo_range range, int first, int last) {
     const evo_opm_desc *d = &call->problem->desc.opm;

@@ -15,6 +15,9 @@ const float *gpu_opm_scales_of(const evo_call *call);
 /** What a and b are multiplied by beside those, a power of two. */
 float gpu_opm_store_of(const evo_call *call);
 
+/** W_o for weight first, [z_rows][c_b][c_a], c_a rounded up to 8. */
+const void *gpu_opm_weigh_of(const evo_call *call);
+
 /** Outer first: where a and b of a tile, W_o and the output lie. */
 gpu_opm_tensor_outer_params gpu_opm_outer_of(const evo_call *call, const evo_tile *tile);
 

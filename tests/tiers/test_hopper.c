@@ -504,6 +504,62 @@ static void test_opm_widths(void **state) {
     for (size_t i = 0; i < COUNT(cases); i++) judge_opm(cases[i].widths, cases[i].rest, seed + i);
 }
 
+static const char usual_kernels[] = "opm:hopper/outer-first,trimul:hopper";
+
+/* Small modules in one launch: the largest, and rows, i, j and channels of z that a block has in part. */
+static void test_opm_small(void **state) {
+    static const char *const rests[] = {
+        "s=8,n=32,c_z=64,b=2",
+        "s=8,n=32,c_z=8,mask=all",
+        "s=1,n=1,c_z=8,mask=large,mask_dtype=fp32",
+        "s=5,n=19,c_z=40,residual=1,variant=helixfold",
+        "s=7,n=31,c_z=72,layout=padded,residual=1,mask=large,mask_dtype=fp32",
+        "s=3,n=17,c_z=16,mask=none,variant=boltz,b=3",
+        "s=8,n=16,c_z=16,mask=fractional,mask_dtype=fp64,biases=none",
+        "s=8,n=5,c_z=16,input=nan,b=2",
+        "s=4,n=9,c_z=24,weights=mixed,weight_layout=interleaved,runs=3",
+        "s=4,n=9,c_z=24,mask=random,mask_dtype=uint8",
+    };
+    const uint64_t seed = test_seed(48);
+    (void)state;
+    if (!has_tier) skip();
+    setenv("EVO_KERNEL", "opm:hopper/weight-first", 1);
+    for (size_t i = 0; i < COUNT(rests); i++) judge_opm("c_m=64,c=32", rests[i], seed + i);
+    judge_split(judge_context, "opm(dtype=bf16,b=3,s=5,n=9,c_m=64,c=32,c_z=16,residual=1)");
+    judge_graph(judge_context, "opm(dtype=fp16,b=3,s=5,n=9,c_m=64,c=32,c_z=16,residual=1)");
+    setenv("EVO_KERNEL", usual_kernels, 1);
+}
+
+/* The order that the tier takes if nobody asks for one. */
+static void test_opm_orders(void **state) {
+    static const struct {
+        int64_t batch, s, n, c;
+        const char *order;
+    } cases[] = {
+        { 1, 8, 9, 32, "hopper/weight-first" },   /* one launch */
+        { 100, 8, 32, 32, "hopper/outer-first" }, /* too many blocks of it */
+        { 1, 8, 64, 32, "hopper/weight-first" },  /* few pairs */
+        { 1, 9, 64, 32, "hopper/outer-first" },   { 1, 8, 65, 32, "hopper/outer-first" },
+        { 1, 8, 256, 40, "hopper/weight-first" }, /* two blocks of c_b */
+        { 1, 9, 256, 40, "hopper/outer-first" },
+    };
+    (void)state;
+    if (!has_tier) skip();
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        evo_opm_desc d = usual_opm();
+        evo_plan *plan = NULL;
+        evo_plan_info info = EVO_PLAN_INFO_INIT;
+        d.batch = cases[i].batch;
+        d.s = cases[i].s;
+        d.n = cases[i].n;
+        d.c = cases[i].c;
+        OK(evo_opm_plan_create(judge_context, &d, &plan));
+        OK(evo_plan_get_info(plan, &info));
+        assert_string_equal(info.kernel, cases[i].order);
+        evo_plan_destroy(plan);
+    }
+}
+
 /* Tiles whose rows are not their columns: tier tensor projects them. */
 static void test_opm_limits(void **state) {
     (void)state;
@@ -524,7 +580,7 @@ static void test_opm_batches_and_graphs(void **state) {
 
 static int setup(void **state) {
     evo_trimul_desc d = usual();
-    setenv("EVO_KERNEL", "opm:hopper/outer-first,trimul:hopper", 1);
+    setenv("EVO_KERNEL", usual_kernels, 1);
     judge_setup(state);
     has_tier = try_plan(&d) == EVO_OK;
     return 0;
@@ -547,6 +603,8 @@ int main(void) {
         cmocka_unit_test(test_opm_workspace),
         cmocka_unit_test(test_opm_cases),
         cmocka_unit_test(test_opm_widths),
+        cmocka_unit_test(test_opm_small),
+        cmocka_unit_test(test_opm_orders),
         cmocka_unit_test(test_opm_limits),
         cmocka_unit_test(test_opm_batches_and_graphs),
     };

@@ -42,6 +42,7 @@ template <class FORM> struct outer_shared {
     unsigned char weight[FORM::W_STAGES][FORM::W_BYTES];
     unsigned char b[FORM::CHUNK][FORM::PARTS][B_PART];
     pair_numbers pairs;
+    float bias[FORM::COLUMNS]; /* from global memory each would wait behind the stores before it */
     uint64_t full_a[FORM::A_STAGES], empty_a[FORM::A_STAGES], full_w[FORM::W_STAGES], empty_w[FORM::W_STAGES];
     uint64_t full_b[FORM::CHUNK], empty_b[FORM::CHUNK];
     uint64_t counted, read;
@@ -223,6 +224,7 @@ EVO_DEVICE void count_tiles(const gpu_opm_hopper_params &p, outer_shared<FORM> &
     for (int tile = static_cast<int>(block_x()); tile < tiles; tile += static_cast<int>(block_count_x())) {
         count_sums sum = {};
         if (masked) count_masks<SIZES>(p, outer_tile::of<FORM::COLUMNS>(p, tile), wave, lane, sum);
+        wave_barrier(); /* lanes may have parted, which the waves' barrier does not take */
         if (wave == 0) {
             barrier_wait(shared_address(&s.read), parity); /* those of the tile before */
             parity ^= 1;
@@ -243,6 +245,13 @@ EVO_DEVICE void count_tiles(const gpu_opm_hopper_params &p, outer_shared<FORM> &
             *by = 1.0f / normaliser(p.output, masked ? *by + sum.count[r][c] : all);
             if (SIZES) *scale = pair_scale(p, masked ? *scale + sum.most[r][c] : all);
         }
+        if (wave == 1) {
+            const int first = outer_tile::of<FORM::COLUMNS>(p, tile).z;
+            EVO_UNROLL
+            for (int q = lane; q < FORM::COLUMNS; q += 32)
+                s.bias[q] = first + q < p.output.c_z ? p.output.bias[first + q] : 0.0f;
+        }
+        wave_barrier();
         if (wave == 0)
             named_barrier(HANDED_BARRIER, COUNTERS * 32);
         else
@@ -313,7 +322,7 @@ EVO_DEVICE void gather_blocks(uint32_t (&v)[4], int lane) {
 /* The output of one pair: row l / 4 + 8 h of this wave's sums, 16 bytes a lane at a time, from channel `first` on. */
 template <class FORM>
 EVO_DEVICE void write_z(const gpu_opm_hopper_params &p, const float (&z)[FORM::COLUMNS / 2], int first, int h, float by,
-                        float unscale, uint16_t *out, const uint16_t *residual) {
+                        float unscale, const float *biases, uint16_t *out, const uint16_t *residual) {
     const gpu_opm_output &o = p.output;
     const int lane = thread_x() % 4;
     EVO_UNROLL
@@ -323,7 +332,7 @@ EVO_DEVICE void write_z(const gpu_opm_hopper_params &p, const float (&z)[FORM::C
         EVO_UNROLL
         for (int t = 0; t < 4; t++) {
             const int column = first + 8 * (block + t) + 2 * lane;
-            const uint2_t bias = *reinterpret_cast<const uint2_t *>(o.bias + column);
+            const uint2_t bias = *reinterpret_cast<const uint2_t *>(biases + column - first);
             const float *sum = &z[4 * (block + t) + 2 * h], bias_low = bits_float(bias.x),
                         bias_high = bits_float(bias.y);
             float low = sum[0], high = sum[1];
@@ -370,16 +379,16 @@ EVO_DEVICE void write_tile(const gpu_opm_hopper_params &p, const outer_tile &at,
         by[w][h] = s.pairs.by[pair];
         if (FORM::TYPE == GPU_FP16) unscale[w][h] = power_of_two(2 * p.mask_exponent) / s.pairs.scale[pair];
     }
-    barrier_arrive(shared_address(&s.read));
     EVO_UNROLL
     for (int w = 0; w < 2; w++) EVO_UNROLL
     for (int h = 0; h < 2; h++) {
         const int i = at.i + row + 8 * h, j = at.j + 2 * group + w;
         const bool valid = i < p.row_count && j < p.col_count;
-        write_z<FORM>(p, sum.z[w], at.z, h, by[w][h], unscale[w][h],
+        write_z<FORM>(p, sum.z[w], at.z, h, by[w][h], unscale[w][h], s.bias,
                       place_of(o.out, valid, batch, p.row_begin + i, p.col_begin + j),
                       place_of(o.residual, valid, batch, p.row_begin + i, p.col_begin + j));
     }
+    barrier_arrive(shared_address(&s.read));
 }
 
 /* fp16: the scales of this lane's pairs. */

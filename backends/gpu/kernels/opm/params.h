@@ -226,6 +226,30 @@ typedef struct gpu_opm_hopper_project_params {
     float eps, store; /* store: what a and b are multiplied by at last, a power of two */
 } gpu_opm_hopper_project_params;
 
+/* Small modules, in one launch: s and n to these, c_m of CHANNELS, c of 32; a block takes I rows i and Z channels of z. */
+enum {
+    GPU_HOPPER_SMALL_S = 8,
+    GPU_HOPPER_SMALL_N = 32,
+    GPU_HOPPER_SMALL_CHANNELS = 64,
+    GPU_HOPPER_SMALL_I = 4,
+    GPU_HOPPER_SMALL_Z = 8,
+    GPU_HOPPER_SMALL_THREADS = 512,
+    GPU_HOPPER_SMALL_SHARED = 113 * 1024
+};
+
+/* evo_hopper_opm_small_*: from m to the output; grid x: z fastest, then i, then batch entries. */
+typedef struct gpu_opm_hopper_small_params {
+    gpu_tensor m; /* [B, S, N, c_m], rows of channels in pieces of 16 bytes */
+    gpu_opm_output output;
+    const void *weight;     /* as project's */
+    const void *out_weight; /* [z_rows][c_b][c_a] */
+    const uint64_t *bias;   /* as project's */
+    const float *z_scale;   /* [z_rows] */
+    int32_t n, mask_b;
+    float eps, store, scale; /* store: as project's; scale: what sums are multiplied by beside z_scale */
+    int32_t unused;
+} gpu_opm_hopper_small_params;
+
 /* evo_hopper_outer_*: outer first. a [c][rows][s_pad] and b [c][cols][s_pad]; grid x: persistent blocks. */
 typedef struct gpu_opm_hopper_params {
     gpu_tensor_map a; /* [batch, c, rows, s], boxes of 64 rows x 64 s */
