@@ -13,9 +13,9 @@
 template <int STEPS, int GROUPS, int COLUMNS, int CHUNKS> struct project_shared {
     static constexpr int BUFFER_BYTES = COLUMNS / 2 * 128, PANEL_BYTES = COLUMNS * 128;
     static constexpr int Z_BYTES = blocks_of(STEPS) * BLOCK_BYTES, SMALL = 256; /* barriers, largest_mask */
-    static constexpr int FIT = (GPU_HOPPER_SHARED - SMALL - CHUNKS * COLUMNS * (blocks_of(STEPS) * 128 + 16) -
-                                GROUPS * Z_BYTES - 64 * 16) /
-                               (GROUPS * BUFFER_BYTES);
+    static constexpr int FIT =
+        (GPU_HOPPER_SHARED - SMALL - CHUNKS * COLUMNS * (blocks_of(STEPS) * 128 + 16) - GROUPS * Z_BYTES - 64 * 16) /
+        (GROUPS * BUFFER_BYTES);
     static constexpr int BUFFERS = FIT < 3 ? FIT : 3; /* chunks of a warpgroup on their way out */
     unsigned char weight[CHUNKS][blocks_of(STEPS)][PANEL_BYTES];
     unsigned char z[GROUPS][blocks_of(STEPS)][BLOCK_BYTES];
@@ -40,14 +40,15 @@ EVO_DEVICE void load_masks(const gpu_hopper_project_params &p, const position_ti
 /* Of 0 the largest number, in place of infinity: beside a gate that is open to the last bit infinity would meet a 0. */
 EVO_DEVICE float inverse_mask(float mask) {
     const float inverse = hardware_reciprocal(mask);
-    return bits_float((float_bits(inverse) & 0x7fffffffu) == 0x7f800000u ? float_bits(inverse) - 1 : float_bits(inverse));
+    return bits_float((float_bits(inverse) & 0x7fffffffu) == 0x7f800000u ? float_bits(inverse) - 1
+                                                                         : float_bits(inverse));
 }
 
-/* Channels of a chunk, gated and masked, as store_chunk() takes them. */
+/* Channels of a chunk, gated and masked, 16 a row of r, as store_chunk() takes them. */
 template <int TYPE, int COUNT>
 EVO_DEVICE void gate_chunk(const float (&d)[COUNT], const float (&inverse)[2], uint32_t (&r)[COUNT / 16][4]) {
     EVO_UNROLL
-    for (int m = 0; m < COUNT / 16; m++) EVO_UNROLL /* 16 channels */
+    for (int m = 0; m < COUNT / 16; m++) EVO_UNROLL
     for (int e = 0; e < 4; e++) {
         const float *value = &d[(2 * m + e / 2) * 8 + e % 2 * 2], *gate = value + 4;
         r[m][e] = pack<TYPE>(gated(value[0], gate[0], inverse[e % 2]), gated(value[1], gate[1], inverse[e % 2]));
@@ -58,8 +59,8 @@ EVO_DEVICE void gate_chunk(const float (&d)[COUNT], const float (&inverse)[2], u
 template <int COUNT> EVO_DEVICE void store_chunk(const uint32_t (&r)[COUNT][4], uint32_t buffer, int wave, int lane) {
     EVO_UNROLL
     for (int m = 0; m < COUNT; m++)
-        store_fragments_transposed(
-            buffer + swizzled((2 * m + lane / 16) * 8 + lane % 8, wave * 2 + lane / 8 % 2), r[m]);
+        store_fragments_transposed(buffer + swizzled((2 * m + lane / 16) * 8 + lane % 8, wave * 2 + lane / 8 % 2),
+                                   r[m]);
 }
 
 /* fp16: the largest mask of the block, of each thread's. */
