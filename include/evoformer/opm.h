@@ -45,26 +45,26 @@ enum {
 
 /** All that an outer product mean's plan depends on. Start from EVO_OPM_DESC_INIT, which is variant "mean". */
 typedef struct evo_opm_desc {
-    size_t size;               /**< sizeof(evo_opm_desc) */
-    int64_t batch;             /**< B; 0 is allowed: nothing is done */
-    int64_t s;                 /**< S, sequences; 0 is allowed: the sum is empty, the count 0 */
-    int64_t n;                 /**< N, residues; 0 is allowed: nothing is done */
-    int64_t c_m;               /**< channels of the MSA, at least 1 */
-    int64_t c;                 /**< hidden channels of a and b, at least 1 */
-    int64_t c_z;               /**< channels of the pair representation, at least 1 */
-    evo_tensor m;              /**< [B, S, N, c_m] */
-    evo_tensor mask;           /**< [B, S, N], any dtype; EVO_NONE: all ones */
-    evo_tensor residual;       /**< [B, N, N, c_z]; EVO_NONE: nothing is added */
-    evo_tensor out;            /**< [B, N, N, c_z] */
-    unsigned biases;           /**< EVO_OPM_BIAS_... */
-    unsigned alias;            /**< EVO_ALIAS_NONE or EVO_ALIAS_RESIDUAL */
-    evo_divide divide;         /**< before or after W_o */
-    evo_mask_sides mask_sides; /**< which of a and b are masked */
-    double count_eps;          /**< at least 0 */
-    double count_min;          /**< at least 0 */
-    double layer_norm_eps;     /**< at least 0; 1e-5 in every published model */
-    double mask_max;           /**< largest mask value that is expected; fp16 stays finite to 2^10 times as much at least */
-    evo_compute compute;       /**< the least accuracy */
+    size_t size;                 /**< sizeof(evo_opm_desc) */
+    int64_t batch;               /**< B; 0 is allowed: nothing is done */
+    int64_t s;                   /**< S, sequences; 0 is allowed: the sum is empty, the count 0 */
+    int64_t n;                   /**< N, residues; 0 is allowed: nothing is done */
+    int64_t c_m;                 /**< channels of the MSA, at least 1 */
+    int64_t c;                   /**< hidden channels of a and b, at least 1 */
+    int64_t c_z;                 /**< channels of the pair representation, at least 1 */
+    evo_tensor m;                /**< [B, S, N, c_m] */
+    evo_tensor mask;             /**< [B, S, N], any dtype; EVO_NONE: all ones */
+    evo_tensor residual;         /**< [B, N, N, c_z]; EVO_NONE: nothing is added */
+    evo_tensor out;              /**< [B, N, N, c_z] */
+    unsigned biases;             /**< EVO_OPM_BIAS_... */
+    unsigned alias;              /**< EVO_ALIAS_NONE or EVO_ALIAS_RESIDUAL */
+    evo_divide divide;           /**< before or after W_o */
+    evo_mask_sides mask_sides;   /**< which of a and b are masked */
+    double count_eps;            /**< at least 0 */
+    double count_min;            /**< at least 0 */
+    double layer_norm_eps;       /**< at least 0; 1e-5 in every published model */
+    double mask_max;             /**< largest mask value to expect; fp16 stays finite up to 2^10 times as much */
+    evo_compute compute;         /**< the least accuracy */
     evo_propagation propagation; /**< EVO_INFERENCE */
     size_t workspace_limit; /**< bytes; the plan takes a form that fits, or fails and says the least; 0: no limit */
     const char *kernel;     /**< forces a kernel by name; NULL: EVO_KERNEL, else the best that takes the descriptor */

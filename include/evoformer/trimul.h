@@ -51,23 +51,23 @@ enum {
 
 /** All that a triangle multiplication's plan depends on. Start from EVO_TRIMUL_DESC_INIT: outgoing, "alphafold2". */
 typedef struct evo_trimul_desc {
-    size_t size;               /**< sizeof(evo_trimul_desc) */
-    int64_t batch;             /**< B; 0 is allowed: nothing is done */
-    int64_t n;                 /**< N, residues; 0 is allowed: nothing is done */
-    int64_t c_z;               /**< channels of the pair representation, at least 1 */
-    int64_t c;                 /**< hidden channels, at least 1 */
-    int64_t c_out;             /**< channels of the output; 0: c_z */
-    evo_tensor z;              /**< [B, N, N, c_z] */
-    evo_tensor mask;           /**< [B, N, N], any dtype; EVO_NONE: all ones */
-    evo_tensor residual;       /**< [B, N, N, c_out]; EVO_NONE: nothing is added */
-    evo_tensor out;            /**< [B, N, N, c_out] */
-    unsigned biases;           /**< EVO_TRIMUL_BIAS_... */
-    unsigned alias;            /**< EVO_ALIAS_..., or'ed */
-    evo_direction direction;   /**< which index is summed */
-    evo_gate_input gate_input; /**< what the output gate reads */
-    double layer_norm_eps;     /**< of both LayerNorms, at least 0; 1e-5 in every published model */
-    double mask_max;           /**< largest mask value that is expected; fp16 stays finite to 2^10 times as much at least */
-    evo_compute compute;       /**< the least accuracy */
+    size_t size;                 /**< sizeof(evo_trimul_desc) */
+    int64_t batch;               /**< B; 0 is allowed: nothing is done */
+    int64_t n;                   /**< N, residues; 0 is allowed: nothing is done */
+    int64_t c_z;                 /**< channels of the pair representation, at least 1 */
+    int64_t c;                   /**< hidden channels, at least 1 */
+    int64_t c_out;               /**< channels of the output; 0: c_z */
+    evo_tensor z;                /**< [B, N, N, c_z] */
+    evo_tensor mask;             /**< [B, N, N], any dtype; EVO_NONE: all ones */
+    evo_tensor residual;         /**< [B, N, N, c_out]; EVO_NONE: nothing is added */
+    evo_tensor out;              /**< [B, N, N, c_out] */
+    unsigned biases;             /**< EVO_TRIMUL_BIAS_... */
+    unsigned alias;              /**< EVO_ALIAS_..., or'ed */
+    evo_direction direction;     /**< which index is summed */
+    evo_gate_input gate_input;   /**< what the output gate reads */
+    double layer_norm_eps;       /**< of both LayerNorms, at least 0; 1e-5 in every published model */
+    double mask_max;             /**< largest mask value to expect; fp16 stays finite up to 2^10 times as much */
+    evo_compute compute;         /**< the least accuracy */
     evo_propagation propagation; /**< EVO_INFERENCE */
     size_t workspace_limit; /**< bytes; the plan takes a form that fits, or fails and says the least; 0: no limit */
     const char *kernel;     /**< forces a kernel by name; NULL: EVO_KERNEL, else the best that takes the descriptor */
