@@ -47,7 +47,8 @@ template <class T> EVO_DEVICE T wave_shuffle_xor(T value, int mask) {
 EVO_DEVICE void async_copy16(void *shared, const void *global, bool valid) {
     const uint32_t target = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
     const int bytes = valid ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(global), "r"(bytes) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(global), "r"(bytes)
+                 : "memory");
 }
 EVO_DEVICE void async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");

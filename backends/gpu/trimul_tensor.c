@@ -23,7 +23,7 @@ typedef struct number {
     int32_t dtype; /* of operands; GPU_FP32 stands for tf32 */
     int64_t size;  /* bytes */
     tiles project[3], finish[2];
-    gpu_function contract;
+    gpu_function contract[2]; /* blocks of GPU_TENSOR_TILE rows, of GPU_TENSOR_TALL */
 } number;
 
 static const number numbers[] = {
@@ -34,7 +34,7 @@ static const number numbers[] = {
         { 64, 256, GPU_TRIMUL_PROJECT_BF16_64 },
         { 32, 384, GPU_TRIMUL_PROJECT_BF16_32 } },
       { { 64, 128, GPU_TRIMUL_FINISH_BF16_64 }, { 32, 384, GPU_TRIMUL_FINISH_BF16_32 } },
-      GPU_TRIMUL_CONTRACT_BF16 },
+      { GPU_TRIMUL_CONTRACT_BF16, GPU_TRIMUL_CONTRACT_TALL_BF16 } },
     { EVO_COMPUTE_FP16,
       GPU_FP16,
       2,
@@ -42,13 +42,13 @@ static const number numbers[] = {
         { 64, 256, GPU_TRIMUL_PROJECT_FP16_64 },
         { 32, 384, GPU_TRIMUL_PROJECT_FP16_32 } },
       { { 64, 128, GPU_TRIMUL_FINISH_FP16_64 }, { 32, 384, GPU_TRIMUL_FINISH_FP16_32 } },
-      GPU_TRIMUL_CONTRACT_FP16 },
+      { GPU_TRIMUL_CONTRACT_FP16, GPU_TRIMUL_CONTRACT_TALL_FP16 } },
     { EVO_COMPUTE_TF32,
       GPU_FP32,
       4,
       { { 64, 128, GPU_TRIMUL_PROJECT_TF32_64 }, { 32, 384, GPU_TRIMUL_PROJECT_TF32_32 } },
       { { 64, 128, GPU_TRIMUL_FINISH_TF32_64 }, { 32, 384, GPU_TRIMUL_FINISH_TF32_32 } },
-      GPU_TRIMUL_CONTRACT_TF32 },
+      { GPU_TRIMUL_CONTRACT_TF32, GPU_TRIMUL_CONTRACT_TALL_TF32 } },
 };
 
 static const number *number_of(const evo_trimul_desc *d) {
@@ -99,6 +99,20 @@ static const tiles *finish_tiles(const evo_device *device, const number *x, cons
             (uint64_t)finish_shared(device, x, d, t->positions) <= gpu_device_properties(device)->shared_memory_size)
             return t;
     return NULL;
+}
+
+static int64_t contract_shared(const evo_device *device, int64_t rows) {
+    return ring_bytes(device, GPU_CONTRACT_STAGES, rows + GPU_TENSOR_TILE);
+}
+
+static bool has_tall(const evo_device *device) {
+    const gpu_properties *chip = gpu_device_properties(device);
+    return chip->has_async_copies && (uint64_t)contract_shared(device, GPU_TENSOR_TALL) <= chip->shared_memory_size;
+}
+
+/* Tall blocks of contract, unless rows past the last would cost more than a sixteenth. */
+static bool is_tall(const evo_device *device, int64_t rows) {
+    return has_tall(device) && gpu_round(rows, GPU_TENSOR_TALL) * 16 <= gpu_round(rows, GPU_TENSOR_TILE) * 17;
 }
 
 /* --- Packed weights --- */
@@ -369,8 +383,10 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     form->compute = d->compute;
     form->pack_layout = (uint32_t)(GPU_LAYOUT_TENSOR + 2 * x->dtype + (d->gate_input == EVO_GATE_RAW));
     form->pack_size = (size_t)map_weights(x, d, NULL, &none);
-    const gpu_function all[] = { GPU_TENSOR_PACK_ROWS, GPU_TENSOR_PACK_NORM, GPU_TRIMUL_MASK_MAX,
-                                 project->function,    x->contract,          finish->function };
+    const gpu_function all[] = {
+        GPU_TENSOR_PACK_ROWS, GPU_TENSOR_PACK_NORM, GPU_TRIMUL_MASK_MAX,          project->function,
+        finish->function,     x->contract[0],       x->contract[has_tall(device)]
+    };
     return gpu_load(device, all, (int)(sizeof all / sizeof *all));
 }
 
@@ -472,10 +488,11 @@ static evo_status contract(const evo_call *call, const evo_tile *tile) {
         .channel = (int32_t)tile->channels.begin,
         .scale = t_scale(x, d),
     };
-    return gpu_launch_shared(call, x->contract, gpu_blocks(rows, GPU_TENSOR_TILE) * gpu_blocks(d->n, GPU_TENSOR_TILE),
+    const bool tall = is_tall(call->device, rows);
+    const int64_t block_rows = tall ? GPU_TENSOR_TALL : GPU_TENSOR_TILE;
+    return gpu_launch_shared(call, x->contract[tall], gpu_blocks(rows, block_rows) * gpu_blocks(d->n, GPU_TENSOR_TILE),
                              tile->channels.end - tile->channels.begin, tile->batch.end - tile->batch.begin,
-                             (size_t)ring_bytes(call->device, GPU_CONTRACT_STAGES, 2 * GPU_TENSOR_TILE), &params,
-                             sizeof params);
+                             (size_t)contract_shared(call->device, block_rows), &params, sizeof params);
 }
 
 static evo_status finish(const evo_call *call, const evo_tile *tile) {

@@ -101,6 +101,61 @@ template <int STAGES, class OPERANDS> struct stage_walk {
             write = write + 1 == STAGES ? 0 : write + 1;
         }
     }
+
+    /*
+     * Likewise where copies are asynchronous, with the operands of two products in registers: load(held, stage, k) for the 32 bytes
+     * of K from k on, then multiply(held). Each is loaded while the one before multiplies, across stages too, so that a wave meets
+     * the block's barrier with products under way; a stage's place is free once its last operands are in registers.
+     */
+    template <class HELD, class LOAD, class MULTIPLY>
+    EVO_METHOD void run_ahead(OPERANDS &operands, const LOAD &load, const MULTIPLY &multiply) const {
+        static_assert(CHUNK % (2 * K_BYTES) == 0, "two by two");
+        HELD held[2];
+        int read = 0;
+        if (AHEAD < steps) operands.fetch(ring + AHEAD * BYTES);
+        async_commit();
+        async_wait<AHEAD>();
+        block_barrier();
+        load(held[0], ring, 0);
+        for (int s = 0; s < steps; s++) {
+            const int next = s + 1 == steps       ? read
+                             : read + 1 == STAGES ? 0
+                                                  : read + 1; /* at the end any that is there */
+            EVO_UNROLL
+            for (int k = 0; k < CHUNK; k += K_BYTES) {
+                const bool last = k + K_BYTES == CHUNK;
+                if (last) { /* the next stage is there, this one's place is free */
+                    async_wait<AHEAD - 1>();
+                    block_barrier();
+                }
+                load(held[(k / K_BYTES + 1) % 2], ring + (last ? next : read) * BYTES, last ? 0 : k + K_BYTES);
+                if (last) {
+                    if (s + STAGES < steps) operands.fetch(ring + read * BYTES);
+                    async_commit();
+                }
+                multiply(held[k / K_BYTES % 2]);
+            }
+            read = next;
+        }
+    }
+};
+
+/* What a wave multiplies over 32 bytes of K. x and y: its first rows, x from lane_offset on, y from right_lane_offset on. */
+template <class T, int DOWN, int ACROSS> struct wave_operands {
+    operand<T> left[DOWN];
+    right_operand<T> right[ACROSS];
+
+    EVO_METHOD void load(const unsigned char *x, int x_pitch, const unsigned char *y, int y_pitch) {
+        EVO_UNROLL
+        for (int c = 0; c < ACROSS; c++) right[c] = load_right_from<T>(y + c * TILE_SIDE * y_pitch);
+        EVO_UNROLL
+        for (int r = 0; r < DOWN; r++) left[r] = load_from<T>(x + r * TILE_SIDE * x_pitch);
+    }
+    EVO_METHOD void multiply_into(sums (&sum)[DOWN][ACROSS]) const {
+        EVO_UNROLL
+        for (int r = 0; r < DOWN; r++) EVO_UNROLL
+        for (int c = 0; c < ACROSS; c++) multiply(sum[r][c], left[r], right[c]);
+    }
 };
 
 /*

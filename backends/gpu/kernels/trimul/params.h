@@ -59,12 +59,14 @@ typedef struct gpu_copy_params {
 
 enum {
     GPU_TENSOR_ROWS = 128,    /* packed rows of a block of project: 64 channels and their gates */
-    GPU_TENSOR_TILE = 128,    /* contract: rows and columns of t of a block */
+    GPU_TENSOR_TILE = 128,    /* contract: rows and columns of t of a block, */
+    GPU_TENSOR_TALL = 256,    /* or so many rows, where a block has room for their stages */
     GPU_TENSOR_COLUMNS = 128, /* finish: output channels at a time */
     GPU_TENSOR_HIDDEN = 128,  /* the most channels of t */
     GPU_TENSOR_STAGES = 3,    /* of project and finish, where copies are asynchronous; else 2 */
     GPU_CONTRACT_STAGES = 4,
-    GPU_TRIMUL_WAVES = 8 /* of a block of project and finish, where copies are asynchronous; else GPU_BLOCK_WAVES */
+    GPU_TRIMUL_WAVES =
+        8 /* of a block of project, finish and the tall contract where copies are asynchronous; else GPU_BLOCK_WAVES */
 };
 
 /* evo_trimul_mask_max: the largest finite |mask| of each batch entry: parts[batch][GPU_MASK_PARTS]. */
@@ -105,7 +107,7 @@ typedef struct gpu_t_layout {
     int32_t unused;
 } gpu_t_layout;
 
-/* evo_trimul_contract_<type>: t[h][i][j] = scale * sum over k of a[h][i][k] * b[h][j][k]. Grid x: tiles, y: channels, z: batch. */
+/* evo_trimul_contract_[tall_]<type>: t[h][i][j] = scale * sum over k of a[h][i][k] * b[h][j][k]. Grid x: tiles, y: channels, z: batch. */
 typedef struct gpu_tensor_contract_params {
     const void *a, *b; /* [channel][n][pitch], a from the first row on */
     void *t;           /* its first channel and row are this launch's, but for the tiles' lengths: see `channel` */

@@ -1,6 +1,6 @@
 /*
- * tensor_contract.cu: the product per channel on matrix units, 128 x 128 of t a block, four waves of 64 x 64. Both operands
- * are rows of k, whatever the direction.
+ * tensor_contract.cu: the product per channel on matrix units. A block takes ROWS x 128 of t, a wave 64 x 64: four waves, or eight
+ * of 256 rows, which need three quarters of the bytes. Both operands are rows of k, whatever the direction.
  */
 #include "backends/gpu/kernels/product.h"
 #include "backends/gpu/kernels/trimul/params.h"
@@ -8,17 +8,19 @@
 static constexpr int STAGES = ASYNCHRONOUS ? GPU_CONTRACT_STAGES : 2, SIDE = GPU_TENSOR_TILE, HALF = SIDE / 2;
 static constexpr int TILES = HALF / TILE_SIDE;
 
-struct both_sides {
-    static constexpr int BYTES = 2 * rows_panel<SIDE>::BYTES;
-    rows_panel<SIDE> a, b;
+template <int ROWS> struct both_sides {
+    static constexpr int WAVES = ROWS / HALF * 2, A_BYTES = rows_panel<ROWS, WAVES>::BYTES,
+                         BYTES = A_BYTES + rows_panel<SIDE, WAVES>::BYTES;
+    rows_panel<ROWS, WAVES> a;
+    rows_panel<SIDE, WAVES> b;
 
     EVO_METHOD void fetch(unsigned char *stage) {
         a.fetch(stage);
-        b.fetch(stage + rows_panel<SIDE>::BYTES);
+        b.fetch(stage + A_BYTES);
     }
     EVO_METHOD void put(unsigned char *stage) {
         a.put(stage);
-        b.put(stage + rows_panel<SIDE>::BYTES);
+        b.put(stage + A_BYTES);
     }
 };
 
@@ -58,14 +60,14 @@ template <class T> struct row_segment {
     }
 };
 
-template <class T> EVO_DEVICE void contract(const gpu_tensor_contract_params &p, unsigned char *shared) {
+template <class T, int ROWS> EVO_DEVICE void contract(const gpu_tensor_contract_params &p, unsigned char *shared) {
     constexpr int SEGMENT = 16 / T::BYTES, SEGMENTS = HALF / SEGMENT, PITCH = HALF * T::BYTES + GPU_ROW_PAD;
     const int wave = thread_x() / WAVE, down = wave / 2, across = wave % 2;
     const int columns = (p.n + SIDE - 1) / SIDE, block = static_cast<int>(block_x());
-    const int first_row = block / columns * SIDE, first_column = block % columns * SIDE;
+    const int first_row = block / columns * ROWS, first_column = block % columns * SIDE;
     const int64_t side = (block_z() * p.side_batch + block_y() * p.side_channel) * T::BYTES,
                   row_bytes = static_cast<int64_t>(p.pitch) * T::BYTES;
-    both_sides operands;
+    both_sides<ROWS> operands;
     operands.a.start(static_cast<const unsigned char *>(p.a) + side + first_row * row_bytes, row_bytes,
                      p.rows - first_row, static_cast<int>(row_bytes));
     operands.b.start(static_cast<const unsigned char *>(p.b) + side + first_column * row_bytes, row_bytes,
@@ -73,12 +75,22 @@ template <class T> EVO_DEVICE void contract(const gpu_tensor_contract_params &p,
     sums sum[TILES][TILES];
     clear(sum);
     const int x = down * HALF * STAGE_PITCH + lane_offset(STAGE_PITCH);
-    const int y = rows_panel<SIDE>::BYTES + across * HALF * STAGE_PITCH + right_lane_offset(STAGE_PITCH);
-    const stage_walk<STAGES, both_sides> walk = { shared, (static_cast<int>(row_bytes) + CHUNK - 1) / CHUNK };
+    const int y = both_sides<ROWS>::A_BYTES + across * HALF * STAGE_PITCH + right_lane_offset(STAGE_PITCH);
+    const stage_walk<STAGES, both_sides<ROWS>> walk = { shared, (static_cast<int>(row_bytes) + CHUNK - 1) / CHUNK };
     walk.begin(operands);
-    walk.run(operands, [&](const unsigned char *stage) {
-        multiply_stage<T>(stage + x, STAGE_PITCH, stage + y, STAGE_PITCH, sum);
-    });
+    if constexpr (ASYNCHRONOUS) {
+        using held = wave_operands<T, TILES, TILES>;
+        walk.template run_ahead<held>(
+            operands,
+            [&](held &to, const unsigned char *stage, int k) {
+                to.load(stage + x + k, STAGE_PITCH, stage + y + k, STAGE_PITCH);
+            },
+            [&](const held &from) { from.multiply_into(sum); });
+    } else {
+        walk.run(operands, [&](const unsigned char *stage) {
+            multiply_stage<T>(stage + x, STAGE_PITCH, stage + y, STAGE_PITCH, sum);
+        });
+    }
     async_wait<0>();
     block_barrier();
 
@@ -110,13 +122,18 @@ template <class T> EVO_DEVICE void contract(const gpu_tensor_contract_params &p,
     }
 }
 
-#define EVO_CONTRACT(name, type)                                                                                      \
-    EVO_KERNEL(evo_trimul_contract_##name, gpu_tensor_contract_params, THREADS, 2) {                                  \
+#define EVO_CONTRACT(name, type, rows, blocks)                                                                        \
+    EVO_KERNEL(evo_trimul_contract_##name, gpu_tensor_contract_params, both_sides<rows>::WAVES *WAVE, blocks) {       \
         EVO_DYNAMIC_SHARED(shared);                                                                                   \
-        contract<type>(p, shared);                                                                                    \
+        contract<type, rows>(p, shared);                                                                              \
     }
-EVO_CONTRACT(bf16, bfloat_t)
-EVO_CONTRACT(fp16, half_t)
+EVO_CONTRACT(bf16, bfloat_t, GPU_TENSOR_TILE, 2)
+EVO_CONTRACT(fp16, half_t, GPU_TENSOR_TILE, 2)
 #if defined(EVO_MATRIX_TF32)
-EVO_CONTRACT(tf32, tf32_t)
+EVO_CONTRACT(tf32, tf32_t, GPU_TENSOR_TILE, 2)
+#endif
+#if defined(EVO_LARGE_SHARED)
+EVO_CONTRACT(tall_bf16, bfloat_t, GPU_TENSOR_TALL, 1)
+EVO_CONTRACT(tall_fp16, half_t, GPU_TENSOR_TALL, 1)
+EVO_CONTRACT(tall_tf32, tf32_t, GPU_TENSOR_TALL, 1)
 #endif
