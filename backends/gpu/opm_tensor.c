@@ -271,20 +271,21 @@ static void choose_tile(const evo_device *device, const evo_opm_desc *d, evo_for
 }
 
 /*
- * The cost of both orders in multiply-adds of the whole device, with the padding of their tiles and blocks that leave units
- * idle. u goes through memory and a launch has its own cost: on an H200 a number of u written and read takes about as long as
- * 270 multiply-adds, a launch as 2e8.
+ * The cost of both orders in multiply-adds of `outer` on the whole device, with the padding of their tiles and blocks that leave
+ * units idle. u goes through memory and a launch has its own cost: on an H200 a number of u written and read takes about as long
+ * as 400 multiply-adds, a launch as 3e8, a multiply-add of weight first as 1.5.
  */
-static const double number_cost = 270.0, launch_cost = 2e8;
+static const double number_cost = 400.0, launch_cost = 3e8, weight_first_rate = 1.5;
 
 static double outer_first_cost(const evo_device *device, const evo_opm_desc *d, const evo_form *form) {
-    const double pairs = GPU_OPM_TENSOR_ROWS * GPU_OPM_TENSOR_COLS, s = (double)gpu_round(s_pad(d), 16);
+    const double pairs = GPU_OPM_TENSOR_ROWS * GPU_OPM_TENSOR_COLS,
+                 s = (double)gpu_round(s_pad(d), GPU_OPM_TENSOR_STEP / type_of(d)->bytes);
     const double blocks = (double)d->batch * (double)gpu_blocks(d->n, GPU_OPM_TENSOR_ROWS) *
                           (double)gpu_blocks(d->n, GPU_OPM_TENSOR_COLS) *
                           (double)gpu_blocks(d->c_z, GPU_OPM_TENSOR_COLUMNS);
     const double units = (double)gpu_device_properties(device)->compute_units, rounds = ceil(blocks / units);
     const double chunks = (double)gpu_blocks(s_pad(d), form->tuning[CHUNK]);
-    const double columns = d->c_z < GPU_OPM_TENSOR_COLUMNS ? (double)z_rows(d) : (double)GPU_OPM_TENSOR_COLUMNS;
+    const double columns = d->c_z <= GPU_OPM_TENSOR_COLUMNS / 2 ? GPU_OPM_TENSOR_COLUMNS / 2 : GPU_OPM_TENSOR_COLUMNS;
     return rounds * units * pairs * (double)d->c * (double)hidden(d) * (s + columns * chunks) + 2 * launch_cost;
 }
 
@@ -295,7 +296,8 @@ static double weight_first_cost(const evo_opm_desc *d, const evo_form *form) {
         n * (double)gpu_round(d->n, GPU_OPM_COMBINE_ROWS) * (double)gpu_round(d->c_z, GPU_OPM_COMBINE_COLS) * c * s;
     const double blocks =
         (double)(gpu_blocks(d->n, form->tuning[U_ROWS]) * gpu_blocks(d->batch, form->tuning[U_BATCH]));
-    return (double)d->batch * (weigh + combine + u * number_cost) + (1.0 + 2.0 * blocks) * launch_cost;
+    return (double)d->batch * (weight_first_rate * (weigh + combine) + u * number_cost) +
+           (1.0 + 2.0 * blocks) * launch_cost;
 }
 
 static bool fits(const evo_opm_desc *d, const evo_form *form) {

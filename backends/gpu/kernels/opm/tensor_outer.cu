@@ -8,6 +8,8 @@
  * A wave's sums of the first product, rounded, are its operand of the second: o is never in memory. b's tile, 4 j x 32 c_b x
  * as many s as there is room for, stays in shared memory for all c_a; a passes through a ring of stages, W_o's slice of the
  * next c_a is fetched while this one's o is summed. What is linear in o goes part by part: blocks of 32 c_b, chunks of S.
+ * Where registers allow, operands of the next products are loaded while these multiply, from stage to stage too, so that a wave
+ * meets the block's barrier with products under way.
  */
 #include "backends/gpu/kernels/opm/tensor_output.h"
 #include "backends/gpu/kernels/scales.h"
@@ -21,12 +23,18 @@ static_assert(PAIRS == THREADS, "a thread counts a pair");
 /* A wave has 32 i and, for 32 channels c_b each, WAVE_J j. */
 static constexpr int DOWN = 2, WAVE_J = WAVE / 32, HALVES = HIDDEN / TILE_SIDE, Z_TILES = COLUMNS / TILE_SIDE;
 
-/* A second path without conditions between the tiles of z: mma.sync gains from it; gfx11 and tf32 have no registers for both. */
+/*
+ * How many units of operands (step_units) and tiles of W_o are loaded ahead of their products: two waves a scheduler do not hide a load
+ * otherwise. Elsewhere registers have no room.
+ */
 #if defined(EVO_MATRIX_MMA)
-template <class T> static constexpr bool WHOLE_PATH = T::BYTES == 2;
+static constexpr int AHEAD = 3;
 #else
-template <class T> static constexpr bool WHOLE_PATH = false;
+static constexpr int AHEAD = 0;
 #endif
+
+/* Masks of so many sequences pass through shared memory at a time. */
+static constexpr int MASK_DEPTH = 128, MASK_BYTES = MASK_DEPTH * (ROWS + COLS) * 4;
 
 /*
  * How much of everything a block holds: SIDES channels c_a at a time, a's stages, slices of W_o.
@@ -39,6 +47,7 @@ template <class T_, int SIDES_, int STAGES_, int SLICES_> struct form {
     static constexpr int W_PITCH = HIDDEN * T::BYTES + PAD, W_TILE = COLUMNS * W_PITCH, SLICE = SIDES * W_TILE;
     static constexpr int PAIR_BYTES = 2 * PAIRS * 4;
     static constexpr int FIXED = PAIR_BYTES + SLICES * SLICE + STAGES * STAGE;
+    static_assert(FIXED - PAIR_BYTES >= MASK_BYTES, "masks fit");
     static_assert(FIXED == GPU_OPM_TENSOR_FIXED(SIDES, STAGES, SLICES, T::BYTES), "as launched");
 };
 
@@ -61,104 +70,122 @@ EVO_DEVICE place block_place(const gpu_opm_tensor_outer_params &p) {
 
 /* --- Counts --- */
 
-/* Masks of one type and the sequences of one batch entry, of which 8 are read at once. */
+/* Masks of one type, of the block's rows and columns: MASK_DEPTH sequences at a time. */
 template <class NUMBER> struct masks {
-    static constexpr int TOGETHER = 8, STEP_S = THREADS / ROWS;
-    const NUMBER *i, *j[COLS]; /* of this thread's row, and of the four columns, at s = 0 */
+    static constexpr int DEPTH = MASK_DEPTH, STEP_I = THREADS / ROWS, STEP_J = THREADS / COLS;
+    const NUMBER *i, *j; /* of the row and of the column whose masks this thread loads, at s = 0 */
     int64_t stride;
+    NUMBER x[DEPTH / STEP_I],
+        y[DEPTH / STEP_J]; /* as stored: a conversion here would make each load wait for the one before */
 
-    EVO_METHOD static float read(const NUMBER *at, int dtype) {
+    EVO_METHOD static float value(NUMBER stored, bool is_bfloat) {
         if constexpr (sizeof(NUMBER) == 2) {
-            return dtype == GPU_BF16 ? bfloat_to_float(*at) : half_to_float(*at);
+            const float bfloat = bfloat_to_float(stored), half = half_to_float(stored);
+            return is_bfloat ? bfloat : half;
         } else {
-            (void)dtype;
-            return static_cast<float>(*at);
-        }
-    }
-
-    EVO_METHOD void start(const gpu_opm_tensor_outer_params &p, const place &at) {
-        const gpu_tensor &mask = p.output.mask;
-        const NUMBER *batch =
-            static_cast<const NUMBER *>(mask.data) + (p.output.batch_begin + block_z()) * mask.strides[0];
-        const int row = at.row + thread_x() % ROWS, last = p.row_count - 1;
-        stride = mask.strides[1];
-        i = batch + (p.row_begin + (row < last ? row : last)) * mask.strides[2];
-        EVO_UNROLL
-        for (int c = 0; c < COLS; c++) {
-            const int col = at.col + c < p.col_count ? at.col + c : p.col_count - 1;
-            j[c] = batch + (p.col_begin + col) * mask.strides[2];
+            (void)is_bfloat;
+            return static_cast<float>(stored);
         }
     }
 
     /* Pairs beyond the tile count as its last ones. */
-    EVO_METHOD void count(const gpu_opm_tensor_outer_params &p, int first, int last, bool sizes, float (&sum)[COLS],
-                          float (&most)[COLS]) const {
-        float x[TOGETHER], y[TOGETHER][COLS];
+    EVO_METHOD void start(const gpu_opm_tensor_outer_params &p, const place &at) {
+        const gpu_tensor &mask = p.output.mask;
+        const NUMBER *batch =
+            static_cast<const NUMBER *>(mask.data) + (p.output.batch_begin + block_z()) * mask.strides[0];
+        const int row = at.row + thread_x() % ROWS, col = at.col + thread_x() % COLS;
+        stride = mask.strides[1];
+        i = batch + (p.row_begin + (row < p.row_count ? row : p.row_count - 1)) * mask.strides[2];
+        j = batch + (p.col_begin + (col < p.col_count ? col : p.col_count - 1)) * mask.strides[2];
+    }
+
+    /* Sequences from s on; those past the last are the last. */
+    EVO_METHOD void load(int s, int last) {
         EVO_UNROLL
-        for (int u = 0; u < TOGETHER; u++) {
-            const int s = first + u * STEP_S;
-            const int64_t offset = (s < last ? s : 0) * stride;
-            x[u] = s < last ? read(i + offset, p.output.mask.dtype) : 0.0f;
-            EVO_UNROLL
-            for (int c = 0; c < COLS; c++) y[u][c] = s < last ? read(j[c] + offset, p.output.mask.dtype) : 0.0f;
+        for (int n = 0; n < DEPTH / STEP_I; n++) {
+            const int own = s + thread_x() / ROWS + n * STEP_I;
+            x[n] = i[(own < last ? own : last) * stride];
         }
         EVO_UNROLL
-        for (int u = 0; u < TOGETHER; u++) EVO_UNROLL
-        for (int c = 0; c < COLS; c++) {
-            sum[c] = multiply_add(x[u], y[u][c], sum[c]);
-            if (sizes) most[c] += finite_magnitude(x[u]) * (p.mask_b ? finite_magnitude(y[u][c]) : 1.0f);
+        for (int n = 0; n < DEPTH / STEP_J; n++) {
+            const int own = s + thread_x() / COLS + n * STEP_J;
+            y[n] = j[(own < last ? own : last) * stride];
+        }
+    }
+
+    /* To shared memory, `left` sequences of them, zeros for the others. */
+    EVO_METHOD void store(float *rows, float *cols, int left, bool is_bfloat) const {
+        EVO_UNROLL
+        for (int n = 0; n < DEPTH / STEP_I; n++) {
+            const float own = value(x[n], is_bfloat);
+            rows[n * THREADS + thread_x()] = thread_x() / ROWS + n * STEP_I < left ? own : 0.0f;
+        }
+        EVO_UNROLL
+        for (int n = 0; n < DEPTH / STEP_J; n++) {
+            const float own = value(y[n], is_bfloat);
+            cols[n * THREADS + thread_x()] = thread_x() / COLS + n * STEP_J < left ? own : 0.0f;
         }
     }
 };
 
+/* Of row i = thread % 64 with four j, over every fourth s: counts, and (fp16) the most that o may be. Uses `memory`. */
 template <class NUMBER>
-EVO_DEVICE void count_masks(const gpu_opm_tensor_outer_params &p, const place &at, bool sizes, float (&count)[COLS],
-                            float (&most)[COLS]) {
+EVO_DEVICE void count_masks(const gpu_opm_tensor_outer_params &p, const place &at, bool sizes, float *memory,
+                            float (&sum)[COLS], float (&most)[COLS]) {
+    constexpr int DEPTH = MASK_DEPTH, EACH = THREADS / ROWS;
+    float *const rows = memory, *const cols = memory + DEPTH * ROWS;
     masks<NUMBER> m;
     m.start(p, at);
-    for (int s = thread_x() / ROWS; s < p.output.s; s += masks<NUMBER>::TOGETHER * masks<NUMBER>::STEP_S)
-        m.count(p, s, p.output.s, sizes, count, most);
+    const int last = p.output.s - 1;
+    if (last >= 0) m.load(0, last);
+    for (int first = 0; first < p.output.s; first += DEPTH) {
+        block_barrier();
+        m.store(rows, cols, p.output.s - first, p.output.mask.dtype == GPU_BF16);
+        block_barrier();
+        if (first + DEPTH <= last) m.load(first + DEPTH, last);
+        EVO_UNROLL
+        for (int n = 0; n < DEPTH / EACH; n++) {
+            const int s = thread_x() / ROWS + n * EACH;
+            const float own = rows[s * ROWS + thread_x() % ROWS];
+            float y[COLS];
+            unpack(*reinterpret_cast<const float4_t *>(cols + s * COLS), y);
+            EVO_UNROLL
+            for (int c = 0; c < COLS; c++) {
+                sum[c] = multiply_add(own, y[c], sum[c]);
+                if (sizes) most[c] += finite_magnitude(own) * (p.mask_b ? finite_magnitude(y[c]) : 1.0f);
+            }
+        }
+    }
+    block_barrier();
 }
 
-/* Of row i = thread % 64 with four j, over every fourth s: counts, and (fp16) the most that o may be. */
-EVO_DEVICE void count_quarter(const gpu_opm_tensor_outer_params &p, const place &at, bool sizes, float (&count)[COLS],
-                              float (&most)[COLS]) {
+EVO_DEVICE void count_pairs(const gpu_opm_tensor_outer_params &p, const place &at, bool sizes, float *memory,
+                            float (&count)[COLS], float (&most)[COLS]) {
     EVO_UNROLL
     for (int j = 0; j < COLS; j++) count[j] = most[j] = 0.0f;
     switch (p.output.mask.dtype) {
     case GPU_FP64:
-        return count_masks<double>(p, at, sizes, count, most);
+        return count_masks<double>(p, at, sizes, memory, count, most);
     case GPU_FP32:
-        return count_masks<float>(p, at, sizes, count, most);
+        return count_masks<float>(p, at, sizes, memory, count, most);
     case GPU_UINT8:
-        return count_masks<uint8_t>(p, at, sizes, count, most);
+        return count_masks<uint8_t>(p, at, sizes, memory, count, most);
     default:
-        return count_masks<uint16_t>(p, at, sizes, count, most);
+        return count_masks<uint16_t>(p, at, sizes, memory, count, most);
     }
 }
 
-/* This thread's pair: normaliser and scale. A normaliser of 0 that divides before divides o itself. True if o is scaled. */
-EVO_DEVICE bool number_pair(const gpu_opm_tensor_outer_params &p, bool sizes, float count, float most,
-                            pair_numbers *pairs) {
-    const float n = normaliser(p.output, count);
-    const bool divides = n == 0.0f && !p.output.divide_after;
-    float scale = 1.0f;
-    if (sizes && most > 0.0f)
-        scale = power_of_two(14 - exponent_above(most) - 2 * (GPU_OPM_TENSOR_HALF - p.mask_exponent));
-    pairs->n[thread_x()] = divides ? 1.0f : n;
-    pairs->scale[thread_x()] = divides ? scale / n : scale;
-    return divides || sizes;
-}
-
-/* True if o of any pair is scaled. Uses `memory`; everything is there after the next barrier. */
-EVO_DEVICE bool number_pairs(const gpu_opm_tensor_outer_params &p, const place &at, bool sizes, pair_numbers *pairs,
-                             float *memory) {
+/*
+ * This thread's pair: normaliser and scale. A normaliser of 0 that divides before divides o itself. Uses `memory`.
+ */
+EVO_DEVICE void number_pair(const gpu_opm_tensor_outer_params &p, const place &at, bool sizes, pair_numbers *pairs,
+                            float *memory) {
     float count[COLS], most[COLS], sum = 0.0f, size = 0.0f;
     const int i = thread_x() % ROWS, own = thread_x() / ROWS;
     if (p.output.mask.dtype == GPU_NONE) {
         sum = size = static_cast<float>(p.output.s);
     } else {
-        count_quarter(p, at, sizes, count, most);
+        count_pairs(p, at, sizes, memory, count, most);
         EVO_UNROLL
         for (int j = 0; j < COLS; j++) {
             memory[(own * COLS + j) * ROWS + i] = count[j];
@@ -170,17 +197,16 @@ EVO_DEVICE bool number_pairs(const gpu_opm_tensor_outer_params &p, const place &
             sum += memory[(quarter * COLS + own) * ROWS + i];
             size += memory[((quarter + COLS) * COLS + own) * ROWS + i];
         }
+        block_barrier();
     }
-    float scaled = number_pair(p, sizes, sum, size, pairs) ? 1.0f : 0.0f;
-    EVO_UNROLL
-    for (int lane = 16; lane > 0; lane /= 2) scaled = larger(scaled, wave_shuffle_xor(scaled, lane));
+    const float n = normaliser(p.output, sum);
+    const bool divides = n == 0.0f && !p.output.divide_after;
+    float scale = 1.0f;
+    if (sizes && size > 0.0f)
+        scale = power_of_two(14 - exponent_above(size) - 2 * (GPU_OPM_TENSOR_HALF - p.mask_exponent));
+    pairs->n[thread_x()] = divides ? 1.0f : n;
+    pairs->scale[thread_x()] = divides ? scale / n : scale;
     block_barrier();
-    if (thread_x() % 32 == 0) memory[thread_x() / 32] = scaled;
-    block_barrier();
-    EVO_UNROLL
-    for (int w = 0; w < THREADS / 32; w++) scaled = larger(scaled, memory[w]);
-    block_barrier();
-    return scaled != 0.0f;
 }
 
 /* --- Copies --- */
@@ -206,7 +232,8 @@ EVO_DEVICE void copy_b(const gpu_opm_tensor_outer_params &p, const place &at, in
  */
 template <class FORM> struct a_stages {
     using T = typename FORM::T;
-    static constexpr int EACH = STEP / T::BYTES, AT_ONCE = THREADS / PIECES, COPIES = FORM::SIDES * ROWS / AT_ONCE;
+    static constexpr int EACH = STEP / T::BYTES, AT_ONCE = THREADS / PIECES, ROUNDS = ROWS / AT_ONCE,
+                         COPIES = FORM::SIDES * ROUNDS;
     const unsigned char *next;      /* this thread's 16 bytes of its first row */
     int64_t row_step, channel_step; /* bytes from one of its rows to the next; from one c_a to the next */
     uint32_t valid;                 /* bit n: this thread's row i number n is there */
@@ -220,19 +247,20 @@ template <class FORM> struct a_stages {
         channel_step = p.a_channel * T::BYTES;
         valid = 0;
         EVO_UNROLL
-        for (int n = 0; n < ROWS / AT_ONCE; n++) valid |= (at.row + row + n * AT_ONCE < p.row_count ? 1u : 0u) << n;
+        for (int n = 0; n < ROUNDS; n++) valid |= (at.row + row + n * AT_ONCE < p.row_count ? 1u : 0u) << n;
         c_a = step = slot = 0;
         left = p.s_pad - first;
     }
 
-    EVO_METHOD void fetch(const gpu_opm_tensor_outer_params &p, int steps, unsigned char *stages) {
+    /* Number n of this thread's copies of a stage; after all of them, on to the next stage. */
+    EVO_METHOD void copy(const gpu_opm_tensor_outer_params &p, int n, unsigned char *stages) const {
         unsigned char *to = stages + slot * FORM::STAGE + thread_x() / PIECES * STEP_PITCH + thread_x() % PIECES * 16;
-        EVO_UNROLL
-        for (int n = 0; n < COPIES; n++) {
-            const int side = n / (ROWS / AT_ONCE), row = n % (ROWS / AT_ONCE);
-            async_copy16(to + n * AT_ONCE * STEP_PITCH, next + side * channel_step + row * row_step,
-                         (valid >> row & 1u) && left > 0 && c_a + side < p.c);
-        }
+        const int side = n / ROUNDS, row = n % ROUNDS;
+        async_copy16(to + (side * ROWS + row * AT_ONCE) * STEP_PITCH, next + side * channel_step + row * row_step,
+                     (valid >> row & 1u) && left > 0 && c_a + side < p.c);
+    }
+
+    EVO_METHOD void advance(int steps) {
         slot = slot + 1 == FORM::STAGES ? 0 : slot + 1;
         next += STEP;
         left -= EACH;
@@ -269,81 +297,112 @@ template <class FORM> struct accumulators {
     sums z[DOWN][WAVE_J][Z_TILES];
 };
 
-/* o += a b^T over 32 bytes of a stage; x and y from this lane's offsets on. */
-template <class FORM>
-EVO_DEVICE void add_products(const unsigned char *x, const unsigned char *y, int y_pitch, accumulators<FORM> &sum) {
+/*
+ * What passes through registers for a step's products: a unit is 16 rows of a over 32 bytes of S, which meets all of the wave's rows
+ * of b there.
+ */
+template <class FORM> struct step_units {
     using T = typename FORM::T;
-    right_operand<T> right[WAVE_J][HALVES];
-    EVO_UNROLL
-    for (int j = 0; j < WAVE_J; j++) EVO_UNROLL
-    for (int half = 0; half < HALVES; half++)
-        right[j][half] = load_right_from<T>(y + (j * HIDDEN + half * TILE_SIDE) * y_pitch);
-    EVO_UNROLL
-    for (int side = 0; side < FORM::SIDES; side++) EVO_UNROLL
-    for (int d = 0; d < DOWN; d++) {
-        const operand<T> left = load_from<T>(x + (side * ROWS + d * TILE_SIDE) * STEP_PITCH);
+    static constexpr int RING = 4, LEFTS = FORM::SIDES * DOWN, COUNT = STEP / K_BYTES * LEFTS;
+    static_assert(AHEAD < RING && COUNT % RING == 0 && STEP / K_BYTES % 2 == 0, "a step ends where the next begins");
+    operand<T> left[RING];
+    right_operand<T> right[2][WAVE_J][HALVES];
+
+    /* x: the wave's first row of the stage, y: that of b, both where the step begins, from this lane's offset on. */
+    EVO_METHOD void load(int unit, const unsigned char *x, const unsigned char *y, int y_pitch) {
+        const int k = unit / LEFTS, row = unit % LEFTS / DOWN * ROWS + unit % DOWN * TILE_SIDE;
+        EVO_UNROLL
+        for (int j = 0; unit % LEFTS == 0 && j < WAVE_J; j++) EVO_UNROLL
+        for (int half = 0; half < HALVES; half++)
+            right[k % 2][j][half] = load_right_from<T>(y + (j * HIDDEN + half * TILE_SIDE) * y_pitch + k * K_BYTES);
+        left[unit % RING] = load_from<T>(x + row * STEP_PITCH + k * K_BYTES);
+    }
+
+    EVO_METHOD void multiply_into(int unit, accumulators<FORM> &sum) const {
+        const int k = unit / LEFTS, side = unit % LEFTS / DOWN, d = unit % DOWN;
         EVO_UNROLL
         for (int j = 0; j < WAVE_J; j++) EVO_UNROLL
-        for (int half = 0; half < HALVES; half++) multiply(sum.o[side][d][j][half], left, right[j][half]);
+        for (int half = 0; half < HALVES; half++)
+            multiply(sum.o[side][d][j][half], left[unit % RING], right[k % 2][j][half]);
+        if (AHEAD == 0) schedule_barrier();
     }
-    schedule_barrier();
+};
+
+/* o of one c_a and 16 c_b times its pairs' scales, as operands. */
+template <class FORM> using o_operands = operand<typename FORM::T>[DOWN][WAVE_J][TILE_PARTS<typename FORM::T>];
+
+template <class FORM>
+EVO_DEVICE void take_o(const pair_numbers *pairs, int i, int j, int side, int half, accumulators<FORM> &sum,
+                       o_operands<FORM> &o) {
+    EVO_UNROLL
+    for (int d = 0; d < DOWN; d++) EVO_UNROLL
+    for (int w = 0; w < WAVE_J; w++) {
+        sums &own = sum.o[side][d][w][half];
+        EVO_UNROLL
+        for (int e = 0; e < TILE_SUMS; e++) own.v[e] *= pairs->scale[(j + w) * ROWS + i + d * TILE_SIDE + tile_row(e)];
+        as_operands(own, o[d][w]);
+    }
 }
 
 template <class FORM>
-EVO_DEVICE void multiply_step(const unsigned char *x, const unsigned char *y, int y_pitch, int bytes,
-                              accumulators<FORM> &sum) {
-    if (bytes >= STEP) {
-        EVO_UNROLL
-        for (int k = 0; k < STEP; k += K_BYTES) add_products<FORM>(x + k, y + k, y_pitch, sum);
-    } else {
-        for (int k = 0; k < bytes; k += K_BYTES) add_products<FORM>(x + k, y + k, y_pitch, sum);
-    }
-}
-
-/* o of the wave's pairs times their scales. */
-template <class FORM> EVO_DEVICE void scale_products(const pair_numbers *pairs, int i, int j, accumulators<FORM> &sum) {
+EVO_DEVICE void add_projection(const o_operands<FORM> &o, int part, const right_operand<typename FORM::T> &w, int tile,
+                               accumulators<FORM> &sum) {
     EVO_UNROLL
     for (int d = 0; d < DOWN; d++) EVO_UNROLL
-    for (int w = 0; w < WAVE_J; w++) EVO_UNROLL
-    for (int e = 0; e < TILE_SUMS; e++) {
-        const float scale = pairs->scale[(j + w) * ROWS + i + d * TILE_SIDE + tile_row(e)];
-        EVO_UNROLL
-        for (int side = 0; side < FORM::SIDES; side++) EVO_UNROLL
-        for (int half = 0; half < HALVES; half++) sum.o[side][d][w][half].v[e] *= scale;
-    }
+    for (int j = 0; j < WAVE_J; j++) multiply(sum.z[d][j][tile], o[d][j][part], w);
 }
 
-/* z += o W_o^T for one block of 16 c_b; WHOLE: all channels of z are there, else `columns`. */
-template <class FORM, bool WHOLE, class OPERANDS>
-EVO_DEVICE void project_tiles(const unsigned char *slice, int columns, const OPERANDS &o, accumulators<FORM> &sum) {
+/* Half of the block's channels of z, from tile `first` on; a tile of W_o is loaded AHEAD tiles before its products. */
+template <class FORM>
+EVO_DEVICE void project_half(const unsigned char *slice, const o_operands<FORM> (&o)[FORM::SIDES][HALVES], int first,
+                             accumulators<FORM> &sum) {
     using T = typename FORM::T;
+    constexpr int PARTS = TILE_PARTS<T>, TILES = Z_TILES / 2, COUNT = FORM::SIDES * HALVES * PARTS * TILES;
+    right_operand<T> w[AHEAD + 1];
     EVO_UNROLL
-    for (int tile = 0; tile < Z_TILES; tile++) {
-        if (!WHOLE && tile * TILE_SIDE >= columns) continue;
-        EVO_UNROLL
-        for (int part = 0; part < TILE_PARTS<T>; part++) {
-            const right_operand<T> w = load_right_from<T>(slice + tile * TILE_SIDE * FORM::W_PITCH + part * K_BYTES);
-            EVO_UNROLL
-            for (int d = 0; d < DOWN; d++) EVO_UNROLL
-            for (int j = 0; j < WAVE_J; j++) multiply(sum.z[d][j][tile], o[d][j][part], w);
-        }
-        schedule_barrier();
+    for (int n = 0; n < COUNT + AHEAD; n++) {
+        if (n < COUNT)
+            w[n % (AHEAD + 1)] = load_right_from<T>(slice + n / (TILES * PARTS * HALVES) * FORM::W_TILE +
+                                                    n / TILES % (HALVES * PARTS) * K_BYTES +
+                                                    (first + n % TILES) * TILE_SIDE * FORM::W_PITCH);
+        if (n < AHEAD) continue;
+        const int m = n - AHEAD, run = m / TILES;
+        add_projection<FORM>(o[run / PARTS / HALVES][run / PARTS % HALVES], run % PARTS, w[m % (AHEAD + 1)],
+                             first + m % TILES, sum);
     }
 }
 
-/* z += o W_o^T for the c_a of a slice, which is read from this lane's offset on; `hidden` c_b and `columns` q are there. */
-template <class FORM, bool WHOLE>
-EVO_DEVICE void project_products(const unsigned char *slice, int hidden, int columns, accumulators<FORM> &sum) {
+/*
+ * z += o W_o^T for the c_a of a slice, which is read from this lane's offset on, and the pairs from i, j on; `columns` channels are
+ * there. With loads ahead all of o becomes operands first, else 16 c_b at a time.
+ */
+template <class FORM>
+EVO_DEVICE void project_products(const unsigned char *slice, const pair_numbers *pairs, int i, int j, int columns,
+                                 accumulators<FORM> &sum) {
     using T = typename FORM::T;
+    o_operands<FORM> o[AHEAD > 0 ? FORM::SIDES : 1][AHEAD > 0 ? HALVES : 1];
     EVO_UNROLL
     for (int side = 0; side < FORM::SIDES; side++) EVO_UNROLL
     for (int half = 0; half < HALVES; half++) {
-        if (!WHOLE && half * TILE_SIDE >= hidden) continue;
-        operand<T> o[DOWN][WAVE_J][TILE_PARTS<T>];
-        EVO_UNROLL
-        for (int d = 0; d < DOWN; d++) EVO_UNROLL
-        for (int j = 0; j < WAVE_J; j++) as_operands(sum.o[side][d][j][half], o[d][j]);
-        project_tiles<FORM, WHOLE>(slice + side * FORM::W_TILE + half * TILE_PARTS<T> * K_BYTES, columns, o, sum);
+        take_o<FORM>(pairs, i, j, side, half, sum, o[AHEAD > 0 ? side : 0][AHEAD > 0 ? half : 0]);
+        if constexpr (AHEAD == 0) {
+            EVO_UNROLL
+            for (int tile = 0; tile < Z_TILES; tile++) {
+                if (tile * TILE_SIDE >= columns) continue;
+                EVO_UNROLL
+                for (int part = 0; part < TILE_PARTS<T>; part++)
+                    add_projection<FORM>(o[0][0], part,
+                                         load_right_from<T>(slice + side * FORM::W_TILE +
+                                                            tile * TILE_SIDE * FORM::W_PITCH +
+                                                            (half * TILE_PARTS<T> + part) * K_BYTES),
+                                         tile, sum);
+                schedule_barrier();
+            }
+        }
+    }
+    if constexpr (AHEAD > 0) {
+        project_half<FORM>(slice, o, 0, sum);
+        if (columns > COLUMNS / 2) project_half<FORM>(slice, o, Z_TILES / 2, sum);
     }
 }
 
@@ -358,13 +417,15 @@ template <class FORM> EVO_DEVICE void clear_products(accumulators<FORM> &sum) {
 /* --- The walk --- */
 
 /*
- * z of the c_b from c_b on and `length` numbers of S from s on. Stages are fetched STAGES - 1 steps ahead, slices of W_o
- * SLICES - 1 channels c_a ahead. Shared memory is free before, and after a barrier.
+ * z of the c_b from c_b on and `length` numbers of S from s on; b's tile has been asked for. Stages are fetched STAGES steps ahead,
+ * slices of W_o SLICES - 1 channels c_a ahead: as soon as all waves have this step's last operands in registers, its place is free.
+ * Shared memory is free after a barrier.
  */
 template <class FORM>
 EVO_DEVICE void walk_channels(const gpu_opm_tensor_outer_params &p, const place &at, int c_b, int s, int length,
-                              bool scaled, unsigned char *memory, accumulators<FORM> &sum) {
+                              unsigned char *memory, accumulators<FORM> &sum) {
     using T = typename FORM::T;
+    using units = step_units<FORM>;
     constexpr int EACH = STEP / T::BYTES;
     unsigned char *const slices = memory + FORM::PAIR_BYTES, *const stages = slices + FORM::SLICES * FORM::SLICE,
                          *const tile = memory + FORM::FIXED;
@@ -374,42 +435,55 @@ EVO_DEVICE void walk_channels(const gpu_opm_tensor_outer_params &p, const place 
     const unsigned char *const y = tile + j * HIDDEN * pitch + right_lane_offset(pitch);
     a_stages<FORM> a;
     a.start(p, at, s);
-    copy_b<T>(p, at, c_b, s, tile, pitch);
     if (FORM::SLICES > 1) copy_weight<FORM>(p, at, 0, c_b, slices);
     EVO_UNROLL
     for (int n = 0; n < FORM::STAGES - 1; n++) {
-        a.fetch(p, steps, stages);
+        EVO_UNROLL
+        for (int copy = 0; copy < a.COPIES; copy++) a.copy(p, copy, stages);
+        a.advance(steps);
         async_commit();
     }
+    async_wait<FORM::STAGES - 2>();
+    block_barrier();
+    units ring;
+    EVO_UNROLL
+    for (int u = 0; u < AHEAD; u++) ring.load(u, x, y, pitch);
     int slot = 0, slice = 0;
     for (int c_a = 0; c_a < p.c; c_a += FORM::SIDES) {
+        const int ahead = c_a + (FORM::SLICES - 1) * FORM::SIDES;
+        unsigned char *const next_slice = slices + (FORM::SLICES == 1 || slice ? 0 : FORM::SLICE);
         clear_products<FORM>(sum);
         for (int step = 0; step < steps; step++) {
-            if (steps < FORM::STAGES - 1) /* this c_a's slice came with the youngest stage */
-                async_wait<0>();
-            else
-                async_wait<FORM::STAGES - 2>();
-            block_barrier();
-            a.fetch(p, steps, stages);
-            if (step == 0) {
-                const int ahead = c_a + (FORM::SLICES - 1) * FORM::SIDES;
-                unsigned char *const to = slices + (FORM::SLICES == 1 || slice ? 0 : FORM::SLICE);
-                if (ahead < p.c) copy_weight<FORM>(p, at, ahead, c_b, to);
+            const int next = slot + 1 == FORM::STAGES ? 0 : slot + 1, after = step + 1 == steps ? 0 : step + 1;
+            if (step == 1 && ahead < p.c)
+                copy_weight<FORM>(p, at, ahead, c_b, next_slice); /* its last readers are done */
+            EVO_UNROLL
+            for (int u = 0; u <= units::COUNT; u++) {
+                if (u == units::COUNT - AHEAD) {
+                    async_wait<FORM::STAGES - 2>();
+                    block_barrier();
+                }
+                if (u + AHEAD < units::COUNT)
+                    ring.load(u + AHEAD, x + slot * FORM::STAGE, y + step * STEP, pitch);
+                else if (u < units::COUNT)
+                    ring.load(u + AHEAD - units::COUNT, x + next * FORM::STAGE, y + after * STEP, pitch);
+                if (u < a.COPIES) a.copy(p, u, stages);
+                if (u == a.COPIES) {
+                    a.advance(steps);
+                    async_commit();
+                }
+                if (u < units::COUNT) ring.multiply_into(u, sum);
             }
-            async_commit();
-            multiply_step<FORM>(x + slot * FORM::STAGE, y + step * STEP, pitch, (length - step * EACH) * T::BYTES, sum);
-            slot = slot + 1 == FORM::STAGES ? 0 : slot + 1;
+            slot = next;
         }
-        if (FORM::SLICES == 1) { /* the slice is younger than the stages */
+        if (FORM::SLICES == 1 || steps == 1) { /* a slice is younger than the stages */
+            if (steps == 1 && ahead < p.c) copy_weight<FORM>(p, at, ahead, c_b, next_slice);
+            async_commit();
             async_wait<0>();
             block_barrier();
         }
-        if (scaled) scale_products<FORM>(reinterpret_cast<const pair_numbers *>(memory), i, j, sum);
-        const unsigned char *const w = slices + slice * FORM::SLICE + right_lane_offset(FORM::W_PITCH);
-        if (WHOLE_PATH<T> && p.c - c_b >= HIDDEN && p.z_rows - at.z >= COLUMNS)
-            project_products<FORM, true>(w, HIDDEN, COLUMNS, sum);
-        else
-            project_products<FORM, false>(w, p.c - c_b, p.z_rows - at.z, sum);
+        project_products<FORM>(slices + slice * FORM::SLICE + right_lane_offset(FORM::W_PITCH),
+                               reinterpret_cast<const pair_numbers *>(memory), i, j, p.z_rows - at.z, sum);
         if (FORM::SLICES > 1) slice ^= 1;
     }
     async_wait<0>();
@@ -456,15 +530,20 @@ EVO_DEVICE void write_block(const gpu_opm_tensor_outer_params &p, const place &a
 template <class FORM> EVO_DEVICE void make_pairs(const gpu_opm_tensor_outer_params &p, unsigned char *memory) {
     accumulators<FORM> sum;
     const place at = block_place(p);
-    const bool scaled = number_pairs(p, at, IS_HALF<typename FORM::T>, reinterpret_cast<pair_numbers *>(memory),
-                                     reinterpret_cast<float *>(memory + FORM::PAIR_BYTES));
+    const int pitch = p.chunk * FORM::T::BYTES + PAD;
+    unsigned char *const tile = memory + FORM::FIXED;
+    if (p.s_pad > 0) copy_b<typename FORM::T>(p, at, 0, 0, tile, pitch); /* comes while the block counts */
+    number_pair(p, at, IS_HALF<typename FORM::T>, reinterpret_cast<pair_numbers *>(memory),
+                reinterpret_cast<float *>(memory + FORM::PAIR_BYTES));
     EVO_UNROLL
     for (int d = 0; d < DOWN; d++) EVO_UNROLL
     for (int j = 0; j < WAVE_J; j++) EVO_UNROLL
     for (int t = 0; t < Z_TILES; t++) clear(sum.z[d][j][t]);
     for (int c_b = 0; c_b < p.c; c_b += HIDDEN)
-        for (int s = 0; s < p.s_pad; s += p.chunk)
-            walk_channels<FORM>(p, at, c_b, s, p.s_pad - s < p.chunk ? p.s_pad - s : p.chunk, scaled, memory, sum);
+        for (int s = 0; s < p.s_pad; s += p.chunk) {
+            if (c_b + s > 0) copy_b<typename FORM::T>(p, at, c_b, s, tile, pitch);
+            walk_channels<FORM>(p, at, c_b, s, p.s_pad - s < p.chunk ? p.s_pad - s : p.chunk, memory, sum);
+        }
     write_block<FORM>(p, block_place(p), memory, sum); /* its place again: z has all the registers in between */
 }
 
