@@ -85,6 +85,13 @@ static int allocate(prepared *p) {
     return 0;
 }
 
+static void release(prepared *p) {
+    evo_pack_destroy(p->pack);
+    evo_plan_destroy(p->plan);
+    free(p->packed);
+    free(p->workspace);
+}
+
 static int run_trimul(evo_context *context, const shape *s, const char *kernel, void *out) {
     evo_trimul_desc d = EVO_TRIMUL_DESC_INIT;
     evo_trimul_weights w = EVO_TRIMUL_WEIGHTS_INIT;
@@ -103,10 +110,7 @@ static int run_trimul(evo_context *context, const shape *s, const char *kernel, 
     if (evo_trimul_pack_weights(p.plan, &w, p.packed, p.info.pack_size, NULL, &p.pack) != EVO_OK ||
         evo_trimul_execute(p.plan, p.pack, &args, p.workspace, p.info.workspace_size, NULL) != EVO_OK)
         return failed("trimul");
-    evo_pack_destroy(p.pack);
-    evo_plan_destroy(p.plan);
-    free(p.packed);
-    free(p.workspace);
+    release(&p);
     return 0;
 }
 
@@ -129,10 +133,7 @@ static int run_opm(evo_context *context, const shape *s, const char *kernel, voi
     if (evo_opm_pack_weights(p.plan, &w, p.packed, p.info.pack_size, NULL, &p.pack) != EVO_OK ||
         evo_opm_execute(p.plan, p.pack, &args, p.workspace, p.info.workspace_size, NULL) != EVO_OK)
         return failed("opm");
-    evo_pack_destroy(p.pack);
-    evo_plan_destroy(p.plan);
-    free(p.packed);
-    free(p.workspace);
+    release(&p);
     return 0;
 }
 

@@ -4,7 +4,7 @@
  * pass 2^31 and 2^32, and sizes by powers of two as far as any kernel goes: what a plan says that it needs must be at least what
  * its tensors are in long double. With UBSan no product in between may wrap either.
  */
-#include "../support.h"
+#include "../ops/judge.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,8 +14,6 @@
 static const int64_t large_size = (1 << 30) + 1;
 static const long double narrowest = 2; /* bytes of the smallest number that a kernel may keep */
 static const int64_t most_bytes = INT64_MAX / 2 - 1, most_weights = (INT64_C(1) << 54) - 1; /* as the messages say */
-
-static evo_context *context;
 
 /* ---- sizes by their letters ---- */
 
@@ -62,7 +60,7 @@ static union case_desc plain(const struct case_op *op) {
 
 static evo_status plan_of(const struct case_op *op, const union case_desc *desc) {
     evo_plan *plan = NULL;
-    const evo_status status = op->plan_create(context, desc, &plan);
+    const evo_status status = op->plan_create(judge_context, desc, &plan);
     evo_plan_destroy(plan);
     return status;
 }
@@ -178,10 +176,10 @@ static void check_figures(const struct case_op *op, union case_desc *desc, const
 static int check_kernels(const struct case_op *op, union case_desc *desc) {
     const char *kernel;
     int taken = 0;
-    for (int k = 0; (kernel = evo_context_kernel(context, op->id, k)) != NULL; k++) {
+    for (int k = 0; (kernel = evo_context_kernel(judge_context, op->id, k)) != NULL; k++) {
         evo_plan *plan = NULL;
         *op->common(desc).kernel = kernel;
-        const evo_status status = op->plan_create(context, desc, &plan);
+        const evo_status status = op->plan_create(judge_context, desc, &plan);
         if (status == EVO_OK)
             check_figures(op, desc, plan);
         else if (status != EVO_ERROR_SIZE_OVERFLOW)
@@ -232,18 +230,6 @@ static void test_powers_of_two(void **state) {
                 }
 }
 
-static int open_context(void **state) {
-    (void)state;
-    context = test_context(NULL);
-    return 0;
-}
-
-static int close_context(void **state) {
-    (void)state;
-    evo_context_destroy(context);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensors),
@@ -252,5 +238,5 @@ int main(void) {
         cmocka_unit_test(test_powers_of_two),
     };
     if (test_device_missing()) return TEST_SKIPPED;
-    return cmocka_run_group_tests_name("overflow", tests, open_context, close_context);
+    return cmocka_run_group_tests_name("overflow", tests, judge_setup, judge_teardown);
 }

@@ -7,7 +7,7 @@
  * device memory, up to 17 GiB.
  */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS, MAP_NORESERVE */
-#include "../support.h"
+#include "judge.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +19,6 @@ enum {
     NEAR = 4096
 };
 
-static evo_context *context;
-
 /* ---- far memory ---- */
 
 static int is_host_memory(void) {
@@ -30,7 +28,7 @@ static int is_host_memory(void) {
 static char *far_alloc(size_t bytes) {
     void *memory = NULL;
     if (!is_host_memory()) {
-        const evo_status status = evo_memory_alloc(context, bytes, &memory);
+        const evo_status status = evo_memory_alloc(judge_context, bytes, &memory);
         if (status == EVO_ERROR_OUT_OF_MEMORY) {
             print_message("skipped: %s\n", evo_last_error());
             skip();
@@ -47,14 +45,14 @@ static void far_free(char *memory, size_t bytes) {
     if (is_host_memory())
         assert_int_equal(munmap(memory, bytes), 0);
     else
-        device_free(context, memory);
+        device_free(judge_context, memory);
 }
 
 static void far_copy(void *target, const void *source, size_t bytes) {
     if (is_host_memory())
         memcpy(target, source, bytes);
     else
-        OK(evo_memory_copy(context, target, source, bytes, NULL));
+        OK(evo_memory_copy(judge_context, target, source, bytes, NULL));
 }
 
 /* ---- one far view ---- */
@@ -120,23 +118,23 @@ static void run_far(sample *s, int spec, const view *v, char *far, const unsigne
     for (int64_t i = 0; i < v->count && !is_output; i++)
         far_copy(far + element(v, i) * (int64_t)v->size, contiguous + (size_t)i * v->size, v->size);
     sample_mark_output(s);
-    OK(s->op->plan_create(context, &s->desc, &plan));
+    OK(s->op->plan_create(judge_context, &s->desc, &plan));
     OK(evo_plan_get_info(plan, &info));
-    void *workspace = device_alloc(context, info.workspace_size);
+    void *workspace = device_alloc(judge_context, info.workspace_size);
     OK(s->op->execute(plan, s->pack, &s->args, workspace, info.workspace_size, NULL));
-    OK(evo_stream_synchronize(context, NULL));
+    OK(evo_stream_synchronize(judge_context, NULL));
     unsigned char *got = is_output ? malloc(s->out_bytes) : sample_output(s);
     assert_non_null(got);
     for (int64_t i = 0; i < v->count && is_output; i++)
         far_copy(got + (size_t)i * v->size, far + element(v, i) * (int64_t)v->size, v->size);
     far_copy(near, around, 2 * NEAR * v->size);
-    OK(evo_stream_synchronize(context, NULL));
+    OK(evo_stream_synchronize(judge_context, NULL));
     assert_memory_equal(got, want, s->out_bytes);
     mark_own(v, own);
     for (size_t i = 0; i < 2 * NEAR * v->size; i++)
         if (!own[i / v->size]) assert_int_equal(near[i], 0xff);
     free(got);
-    device_free(context, workspace);
+    device_free(judge_context, workspace);
     evo_plan_destroy(plan);
 }
 
@@ -149,7 +147,7 @@ static void test_view(sample *s, int spec, int d, int64_t distance, const unsign
     const view v = make_view(s, spec, kept.dtype, d, distance);
     unsigned char *values = malloc((size_t)v.count * v.size);
     assert_non_null(values);
-    device_copy(context, values, contiguous, (size_t)v.count * v.size);
+    device_copy(judge_context, values, contiguous, (size_t)v.count * v.size);
     char *memory = far_alloc(v.bytes), *far = memory + v.before * (int64_t)v.size;
     memcpy(tensor->strides, v.strides, (size_t)v.rank * sizeof *v.strides);
     *slot = far;
@@ -163,9 +161,9 @@ static void test_view(sample *s, int spec, int d, int64_t distance, const unsign
 /* Every activation of a call, by every index of it that has a second value, forwards and backwards. */
 static void test_views(const char *text) {
     static const int64_t distances[] = { INT64_C(1) << 32, INT64_C(1) << 31, -(INT64_C(1) << 31) };
-    sample *s = sample_create(text, context);
+    sample *s = sample_create(text, judge_context);
     OK(sample_run(s));
-    OK(evo_stream_synchronize(context, NULL));
+    OK(evo_stream_synchronize(judge_context, NULL));
     unsigned char *want = sample_output(s);
     for (int spec = 0; spec < s->op->spec_count; spec++) {
         if (s->op->specs[spec].role == CASE_WEIGHT) continue;
@@ -195,18 +193,6 @@ static void test_trimul(void **state) {
     test_views("trimul(b=2,n=3,c_z=8,c=4,mask=random,residual=1,direction=incoming,dtype=bf16)");
 }
 
-static int open_context(void **state) {
-    (void)state;
-    context = test_context(NULL);
-    return 0;
-}
-
-static int close_context(void **state) {
-    (void)state;
-    evo_context_destroy(context);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_opm),
@@ -214,5 +200,5 @@ int main(void) {
         cmocka_unit_test(test_trimul),
     };
     if (test_device_missing()) return TEST_SKIPPED;
-    return cmocka_run_group_tests_name("far", tests, open_context, close_context);
+    return cmocka_run_group_tests_name("far", tests, judge_setup, judge_teardown);
 }
