@@ -1,6 +1,8 @@
 /* launch.c: what the plan code of every op shares. */
 #include "backends/gpu/launch.h"
 
+#include <math.h>
+
 gpu_tensor gpu_tensor_of(const evo_tensor *tensor, const void *data) {
     gpu_tensor view = { (void *)(uintptr_t)data, { 0, 0, 0, 0 }, (int32_t)tensor->dtype, 0 };
     const size_t four = tensor->dtype == EVO_FP32 ? 16 : 8; /* bytes of a load of four elements */
@@ -65,6 +67,17 @@ evo_status gpu_pack_folded(const evo_call *call, bool fp16, gpu_hopper_pack_para
         blocks += params->items[i].outs;
     }
     return gpu_launch(call, fp16 ? GPU_HOPPER_PACK_FP16 : GPU_HOPPER_PACK_BF16, blocks, 1, 1, params, sizeof *params);
+}
+
+int64_t gpu_persistent(const evo_call *call, int64_t wanted) {
+    const int64_t most = gpu_device_properties(call->device)->compute_units;
+    return wanted < most ? wanted : most;
+}
+
+int gpu_mask_exponent(double mask_max, int most) {
+    int exponent = 0;
+    if (mask_max > 1.0) frexp(mask_max, &exponent);
+    return exponent < most ? exponent : most;
 }
 
 int32_t gpu_columns_per_block(const evo_device *device, int64_t blocks, int64_t columns) {

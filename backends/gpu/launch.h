@@ -166,6 +166,12 @@ evo_status gpu_pack_matrices(const evo_call *call, const gpu_pack_rows_item *ite
 /** Packs the items' matrices with their LayerNorm folded in, for tier `hopper`; sets their first_block. */
 evo_status gpu_pack_folded(const evo_call *call, bool fp16, gpu_hopper_pack_params *params);
 
+/** Persistent blocks for `wanted` pieces of work: at most one a multiprocessor. */
+int64_t gpu_persistent(const evo_call *call, int64_t wanted);
+
+/** The power of two, from 0 to `most`, that holds the mask values which a descriptor promises: fp16 takes it out of a and b. */
+int gpu_mask_exponent(double mask_max, int most);
+
 /** Columns that one block of a project kernel should loop over, so that `blocks` of positions fill the device. */
 int32_t gpu_columns_per_block(const evo_device *device, int64_t blocks, int64_t columns);
 

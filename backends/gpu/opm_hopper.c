@@ -186,12 +186,6 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     return gpu_load(device, all, (int)(sizeof all / sizeof *all) - (project == GPU_FUNCTION_COUNT));
 }
 
-/* Persistent blocks: as many as the device runs at once, at most what there is to do. */
-static int64_t persistent(const evo_call *call, int64_t wanted) {
-    const int64_t most = gpu_device_properties(call->device)->compute_units;
-    return wanted < most ? wanted : most;
-}
-
 /* --- Projection --- */
 
 /* a or b of the tile, by 32 channels of 64 sequences. */
@@ -262,7 +256,7 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
     if (tiles == 0) return EVO_OK;
     const evo_status status = map_projection(call, tile, &w, &params);
     if (status != EVO_OK) return status;
-    return gpu_launch_early(call, kernel, persistent(call, tiles), &params, sizeof params);
+    return gpu_launch_early(call, kernel, gpu_persistent(call, tiles), &params, sizeof params);
 }
 
 /* --- Products --- */
@@ -340,7 +334,7 @@ static evo_status outer(const evo_call *call, const evo_tile *tile) {
     if (tiles == 0) return EVO_OK;
     const evo_status status = map_operands(call, &from, &params);
     if (status != EVO_OK) return status;
-    return gpu_launch_early(call, (gpu_function)call->form->tuning[OUTER_KERNEL], persistent(call, tiles), &params,
+    return gpu_launch_early(call, (gpu_function)call->form->tuning[OUTER_KERNEL], gpu_persistent(call, tiles), &params,
                             sizeof params);
 }
 

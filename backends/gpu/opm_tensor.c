@@ -373,9 +373,7 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
 
 /* fp16: a and b are smaller by a power of two that holds the promised mask. */
 static int mask_exponent(const evo_opm_desc *d) {
-    int exponent = 0;
-    if (d->compute == EVO_COMPUTE_FP16) frexp(d->mask_max, &exponent);
-    return exponent < 1 || d->mask_max <= 1.0 ? 0 : exponent > 30 ? 30 : exponent;
+    return d->compute == EVO_COMPUTE_FP16 ? gpu_mask_exponent(d->mask_max, 30) : 0;
 }
 
 float gpu_opm_store_of(const evo_call *call) {

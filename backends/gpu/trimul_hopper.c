@@ -2,6 +2,8 @@
  * trimul_hopper.c: tier `hopper` of the triangle multiplication: what it takes, its buffers, and the launches of each stage.
  * Tensor maps are made at execute, on the stack: they are parameters of the kernels.
  */
+#include <math.h>
+
 #include "backends/gpu/kernels/hopper/params.h"
 
 #include "backends/gpu/launch.h"
@@ -279,24 +281,16 @@ static float t_scale(const evo_trimul_desc *d) {
     return scale;
 }
 
-/* fp16: the power of two, at least 1, that masks are divided by at once: what the descriptor promises of them. */
+/* fp16: what masks are divided by at once. */
 static float mask_unit(const evo_trimul_desc *d) {
-    float unit = 1.0f;
-    while (unit < d->mask_max && unit < 0x1p60f) unit *= 2.0f;
-    return unit;
-}
-
-/* Persistent blocks: as many as the device runs at once, at most what there is to do. */
-static int64_t persistent(const evo_call *call, int64_t wanted) {
-    const int64_t units = gpu_device_properties(call->device)->compute_units;
-    const int64_t most = units < GPU_HOPPER_MOST_BLOCKS ? units : GPU_HOPPER_MOST_BLOCKS;
-    return wanted < most ? wanted : most;
+    return ldexpf(1.0f, gpu_mask_exponent(d->mask_max, 60));
 }
 
 /* Blocks of project for a number of batch entries. */
 static int64_t project_blocks(const evo_call *call, int64_t batch) {
     const int64_t shares = call->form->tuning[PROJECT_GROUPS],
-                  teams = persistent(call, count_tiles(&call->problem->desc.trimul, batch) * shares) / shares;
+                  blocks = gpu_persistent(call, count_tiles(&call->problem->desc.trimul, batch) * shares),
+                  teams = (blocks < GPU_HOPPER_MOST_BLOCKS ? blocks : GPU_HOPPER_MOST_BLOCKS) / shares;
     return (teams ? teams : 1) * shares;
 }
 
@@ -410,7 +404,7 @@ static evo_status contract(const evo_call *call, const evo_tile *tile) {
     if (status == EVO_OK) status = map_t(call, &w, &tile->batch, 1, 64, &params.t_main, &params.t_tail);
     if (status != EVO_OK) return status;
     const int64_t tiles = gpu_blocks(d->n, GPU_HOPPER_ROWS) * gpu_blocks(d->n, columns) * batch * d->c;
-    return gpu_launch_early(call, contract_kernel(d), persistent(call, tiles), &params, sizeof params);
+    return gpu_launch_early(call, contract_kernel(d), gpu_persistent(call, tiles), &params, sizeof params);
 }
 
 static evo_status finish(const evo_call *call, const evo_tile *tile) {
@@ -449,7 +443,7 @@ static evo_status finish(const evo_call *call, const evo_tile *tile) {
     if (status == EVO_OK) status = map_positions(call, &d->out, args->out, &tile->batch, d->c_out, &params.out);
     if (status != EVO_OK) return status;
     return gpu_launch_early(call, (gpu_function)call->form->tuning[FINISH_KERNEL],
-                            persistent(call, count_tiles(d, batch)), &params, sizeof params);
+                            gpu_persistent(call, count_tiles(d, batch)), &params, sizeof params);
 }
 
 /* --- What it takes --- */

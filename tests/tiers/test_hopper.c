@@ -275,6 +275,28 @@ static void test_closed_gates(void **state) {
         }
 }
 
+/* Masks 2^10 times what the descriptor expects, which the header says fp16 holds, in both ops. */
+static void test_masks_beyond(void **state) {
+    static const char *const texts[] = {
+        "trimul(dtype=fp16,n=9,c_z=32,c=32,mask=fractional,mask_dtype=fp32)",
+        "trimul(dtype=fp16,n=9,c_z=256,c=64,mask=fractional,mask_dtype=fp32,direction=incoming)",
+        "opm(dtype=fp16,s=20,n=9,c_m=64,c=32,c_z=64,mask=fractional,mask_dtype=fp32)"
+    };
+    (void)state;
+    if (!has_tier) skip();
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        struct evo_case c = judge_parse(judge_context, texts[i], 49 + i);
+        struct case_tensor *const mask = case_find(&c, "mask");
+        double most = 0.0;
+        assert_non_null(mask);
+        for (int64_t e = 0; e < mask->count; e++) most = fmax(most, mask->values[e]);
+        assert_true(most > 0.0);
+        for (int64_t e = 0; e < mask->count; e++) mask->values[e] *= 1024.0 / most;
+        judge_case(judge_context, &c);
+        case_destroy(&c);
+    }
+}
+
 /*
  * 2.25 N^2 c numbers where t lies in the output, 3.25 in place. To N 255 what of t's rows comes after whole blocks of 64 positions
  * may take more than that at the least pitch.
@@ -596,6 +618,7 @@ int main(void) {
         cmocka_unit_test(test_forms),
         cmocka_unit_test(test_special_values),
         cmocka_unit_test(test_closed_gates),
+        cmocka_unit_test(test_masks_beyond),
         cmocka_unit_test(test_workspace),
         cmocka_unit_test(test_batches_and_graphs),
         cmocka_unit_test(test_opm_elsewhere),
