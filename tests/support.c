@@ -220,6 +220,25 @@ static void sample_fill(sample *s, const struct evo_case *source) {
     }
 }
 
+static void make_plan(sample *s) {
+    OK(s->op->plan_create(s->context, &s->desc, &s->plan));
+    evo_plan_info info = EVO_PLAN_INFO_INIT;
+    OK(evo_plan_get_info(s->plan, &info));
+    s->pack_size = info.pack_size;
+    s->workspace_size = info.workspace_size;
+    /* More than the pack: a test lets workspaces and outputs begin there, which should meet nothing else. */
+    s->pack_memory = device_alloc(s->context, s->pack_size + s->workspace_size + s->out_bytes);
+    s->workspace = device_alloc(s->context, s->workspace_size);
+    OK(s->op->pack(s->plan, &s->weights, s->pack_memory, s->pack_size, NULL, &s->pack));
+}
+
+static void drop_plan(sample *s) {
+    evo_pack_destroy(s->pack);
+    evo_plan_destroy(s->plan);
+    device_free(s->context, s->pack_memory);
+    device_free(s->context, s->workspace);
+}
+
 sample *sample_create(const char *text, evo_context *context) {
     struct evo_case source = { .op = NULL };
     struct io_error error;
@@ -235,25 +254,20 @@ sample *sample_create(const char *text, evo_context *context) {
     case_descriptor(&source, &s->desc);
     sample_fill(s, &source);
     case_destroy(&source);
-    OK(s->op->plan_create(context, &s->desc, &s->plan));
-    evo_plan_info info = EVO_PLAN_INFO_INIT;
-    OK(evo_plan_get_info(s->plan, &info));
-    s->pack_size = info.pack_size;
-    s->workspace_size = info.workspace_size;
-    /* More than the pack: a test lets workspaces and outputs begin there, which should meet nothing else. */
-    s->pack_memory = device_alloc(context, s->pack_size + s->workspace_size + s->out_bytes);
-    s->workspace = device_alloc(context, s->workspace_size);
-    OK(s->op->pack(s->plan, &s->weights, s->pack_memory, s->pack_size, NULL, &s->pack));
+    make_plan(s);
     return s;
 }
 
 void sample_destroy(sample *s) {
-    evo_pack_destroy(s->pack);
-    evo_plan_destroy(s->plan);
+    drop_plan(s);
     for (int i = 0; i < CASE_MAX_TENSORS; i++) device_free(s->context, s->memory[i]);
-    device_free(s->context, s->pack_memory);
-    device_free(s->context, s->workspace);
     free(s);
+}
+
+void sample_force_kernel(sample *s, const char *kernel) {
+    drop_plan(s);
+    *s->op->common(&s->desc).kernel = kernel;
+    make_plan(s);
 }
 
 evo_status sample_run(const sample *s) {

@@ -103,6 +103,9 @@ void sample_destroy(sample *s);
 /* The kernel of its plan, as long as the plan lives: the best that takes it, not always the device's first. */
 const char *sample_kernel(const sample *s);
 
+/* Plans and packs anew with this kernel, a name that the caller keeps as long as the sample. */
+void sample_force_kernel(sample *s, const char *kernel);
+
 /* The index of the activation with this role in op->specs; what the descriptor and the args have of it. */
 int sample_spec(const sample *s, enum case_role role);
 evo_tensor *sample_tensor(sample *s, enum case_role role);
