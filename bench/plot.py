@@ -14,11 +14,11 @@ import sys
 import matplotlib
 
 matplotlib.use("Agg")
-from matplotlib import pyplot
+from matplotlib import pyplot, ticker
 
 
-def read(paths):
-    """(panel, shape, name) -> time over floor: the least, where rows are of several files or directions."""
+def read(paths, wanted):
+    """(panel, shape, name) -> time over floor: the least, where rows are of several files or directions. `wanted`: what a row must have."""
     points, left_out = {}, 0
     for path in paths:
         with open(path) as file:
@@ -29,6 +29,8 @@ def read(paths):
                     sys.exit(f"{path}:{number}: {why}")
                 if "op" not in row:
                     continue  # facts of the run
+                if any(row.get(key) not in values for key, values in wanted.items()):
+                    continue
                 if not row.get("times_floor"):
                     left_out += 1
                     continue
@@ -59,6 +61,9 @@ def draw(points, path):
             axis.plot(*zip(*sorted(line)), marks[index % len(marks)] + "-", color=f"C{index}", label=name, markersize=4, linewidth=1)
         axis.axhline(1, color="black", linewidth=0.8)
         axis.set(title=" ".join(filter(None, panel)), yscale="log", ylabel="time / floor")
+        axis.yaxis.set_major_locator(ticker.LogLocator(10, (1, 2, 5)))
+        axis.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        axis.yaxis.set_minor_formatter(ticker.NullFormatter())
         axis.set_xticks(range(len(shapes)), shapes, rotation=25, ha="right", fontsize=7)
         axis.grid(axis="y", which="both", linewidth=0.3)
     for axis in list(axes.flat)[len(panels):]:
@@ -72,10 +77,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="+", help="files of JSON rows")
     parser.add_argument("-o", "--output", required=True, help="the picture: .png, .svg or .pdf")
+    parser.add_argument("--compute", action="append", metavar="MODE", help="only rows of it: bf16, fp32, ... (repeatable)")
+    parser.add_argument("--state", action="append", metavar="STATE", help="only rows of it: sustained, burst or cold (repeatable)")
     options = parser.parse_args()
-    points = read(options.rows)
+    points = read(options.rows, {key: values for key in ("compute", "state") if (values := getattr(options, key))})
     if not points:
-        sys.exit("no row has a floor: nothing to draw")
+        sys.exit("no such row has a floor: nothing to draw")
     draw(points, options.output)
 
 
