@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Lines that tests have run, by group, from a build with -Db_coverage=true. Fails if a group is below its least.
+"""Lines that tests have run, by group, in builds with -Db_coverage=true. Fails if a group is below its least.
 
-    coverage.py BUILD [--least 90] [--missing]
+    coverage.py BUILD... [--least 90] [--missing]
 
 Every line that compiles counts, those of errors too: nothing is left out by a pattern or a comment. --missing lists the lines of
 each file that no test has run.
@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GROUPS = {"src": ["src/*"], "backends/cpu": ["backends/cpu/*"], "backends/gpu, host code": ["backends/gpu/*.[ch]"],
           "readers": ["tools/io/*", "examples/alignment.c"]}
 SOURCES = ["src", "backends", "tools", "examples"]
+SIMULATED = "libevoformer-checked.a.p"  # the library, as the suite `simulated` has it
 KERNELS = "backends/gpu/kernels/*"  # compiled for devices, real or simulated
 
 
@@ -37,9 +38,10 @@ def ranges(numbers):
     return " ".join(f"{first}-{last}" if first != last else str(first) for first, last in found)
 
 
-def merged(build):
+def merged(builds):
     """{file: {line: count}}. gcovr 5.2 refuses a file whose compilations disagree where a function is: one folder at a time."""
-    folders = sorted({path.parent for path in build.rglob("*.gcda") if path.relative_to(build).parts[0] in SOURCES})
+    folders = sorted({path.parent for build in builds for path in build.rglob("*.gcda")
+                      if path.relative_to(build).parts[0] in SOURCES or path.parent.name == SIMULATED})
     files = {}
     for folder in folders:
         run = subprocess.run(["gcovr", "--root", ROOT, "--json", "-", "-j", "2", *(f"--filter={ROOT}/{part}/" for part in SOURCES),
@@ -56,11 +58,11 @@ def merged(build):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("build", type=Path)
+    parser.add_argument("builds", type=Path, nargs="+")
     parser.add_argument("--least", type=float, default=90)
     parser.add_argument("--missing", action="store_true")
     options = parser.parse_args()
-    files = merged(options.build)
+    files = merged(options.builds)
     sums = {group: [0, 0] for group in GROUPS}
     print(f"{'lines':>7} {'run':>7} {'%':>6}")
     for name in sorted(files, key=lambda name: (list(GROUPS).index(group_of(name)), name)):

@@ -189,38 +189,33 @@ python_package() {
     )
 }
 
-# The GPU backends without a toolkit or GPU: all suites on the simulated devices, which add their own sanitizers.
+# The GPU backends without a toolkit or GPU: all suites on the simulated devices, which add their own sanitizers. The host code
+# counts its lines, for step 'coverage'.
 simulated() {
+    dir=build-test-simulated
     targets=test-simulated
-    build build-test-simulated gcc g++ -Dbuildtype=release -Dbackends=cpu,cuda,hip -Dsimulated=true -Dexamples=false &&
-        run_tests build-test-simulated --suite simulated
-    status=$?
-    targets=
-    return $status
-}
-
-# The lines that the tests of the library and of the readers run, at a few cases each: on the CPU, then on two simulated GPUs.
-coverage() {
-    dir=build-test-coverage
-    names='far golden guards numbers opm overflow plans properties refusals runtime trimul'
-    targets='tools/evo examples/coevolution tests/libfake_blas.so tests/test_platform tests/test_tensor tests/test_vectors
-             tests/test_hopper tests/simulated/libsimcuda.so tests/simulated/simulated_sm_80.so
-             tests/simulated/simulated_sm_90.so'
-    for program in $names; do targets="$targets tests/test_$program"; done
-    build $dir gcc g++ -Dbuildtype=debugoptimized -Db_coverage=true -Dc_args=-fprofile-update=atomic \
-        -Ddefault_library=static -Dbackends=cpu,cuda,hip -Dsimulated=true
+    build $dir gcc g++ -Dbuildtype=release -Dbackends=cpu,cuda,hip -Dsimulated=true -Dexamples=false $count_lines
     status=$?
     targets=
     find $dir -name '*.gcda' -exec rm {} +
-    [ $status -eq 0 ] && (
-        run="meson test -C $dir --no-rebuild --print-errorlogs --quiet --timeout-multiplier 4"
-        export EVO_TEST_SCALE=16
-        $run $names platform tensor vectors cli-evo cli-hostile cli-coevolution || exit
-        export EVO_TEST_DEVICE=cuda:0 EVO_TEST_SCALE=32 EVO_TEST_TURN=0 \
-            EVO_CUDA_LIBRARY="$PWD/$dir/tests/simulated/libsimcuda.so"
-        EVO_SIMULATED_ARCH=sm_80 $run $names && EVO_SIMULATED_ARCH=sm_90 $run hopper
-    ) && python3 tests/coverage.py $dir
+    [ $status -eq 0 ] && run_tests $dir --suite simulated
 }
+
+# The lines that the tests of the library and of the readers run, at a few cases each: on the CPU here, on simulated GPUs before.
+coverage() {
+    dir=build-test-coverage
+    names='far golden guards numbers opm overflow plans properties refusals runtime trimul'
+    targets='tools/evo examples/coevolution tests/libfake_blas.so tests/test_platform tests/test_tensor tests/test_vectors'
+    for program in $names; do targets="$targets tests/test_$program"; done
+    build $dir gcc g++ -Dbuildtype=debugoptimized -Ddefault_library=static $count_lines
+    status=$?
+    targets=
+    find $dir -name '*.gcda' -exec rm {} +
+    [ $status -eq 0 ] && EVO_TEST_SCALE=16 meson test -C $dir --no-rebuild --print-errorlogs --quiet --timeout-multiplier 4 \
+        $names platform tensor vectors cli-evo cli-hostile cli-coevolution &&
+        python3 tests/coverage.py $dir build-test-simulated
+}
+count_lines='-Db_coverage=true -Dc_args=-fprofile-update=atomic'
 
 # nvcc 13.0 from PyPI, in a folder of its own, where the machine has none; its version is that of the oldest driver that takes
 # the PTX. These four packages are a working nvcc: the driver program with ptxas, the front end, and two sets of headers.
