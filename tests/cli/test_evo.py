@@ -108,6 +108,8 @@ class TestCommandLine(EvoTest):
         self.refused("run", "nowhere.safetensors", parts=["nowhere.safetensors"])
         self.refused("run", self.folder, parts=[self.folder])
         self.refused("run", "--op", "opm", "--shape", "1000000000,1000000000,3,4,5,6", status=2, parts=["overflow"])
+        self.refused("run", "opm", "--shape", "1,2,3,4,5,6", status=2, parts=["--op opm"])
+        self.refused("check", "--case", "pairformer(n=1)", status=2, parts=["opm, trimul"])
         info = json.loads(self.run_program("info", "--json")[0])
         for backend in info["backends"]:
             if not backend["compiled"]:

@@ -196,6 +196,8 @@ struct evo_case {
 
 /** Op number `index`; NULL past the last one. */
 const struct case_op *case_op_get(int index);
+/** The names of all, for messages. */
+#define CASE_OP_NAMES "opm, trimul"
 /** The op of that name, NULL if there is none. */
 const struct case_op *case_op_find(const char *name);
 /** The value of a product of sizes such as "2c", "cz" or "" (= 1), for given sizes; false on overflow. */

@@ -359,7 +359,7 @@ static bool start(struct evo_case *c, const char *text, uint64_t seed, char **pa
     (void)snprintf(c->name, sizeof c->name, "%.*s", (int)length, text);
     c->op = case_op_find(c->name);
     if (c->op == NULL) {
-        return io_fail(error, "\"%s\": no such op", c->name);
+        return io_fail(error, "\"%s\" is no op; there are " CASE_OP_NAMES, c->name);
     }
     size_t rest = strlen(text + length);
     if (rest == 1 || (rest > 1 && text[length + rest - 1] != ')')) {

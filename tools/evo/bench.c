@@ -270,7 +270,7 @@ static int check_variant(const struct request *r, const struct bench_shapes *sha
 static int check_request(struct request *r, struct bench_shapes *shapes) {
     for (int i = 0; i < r->op_count; i++) {
         if (case_op_find(r->ops[i]) == NULL) {
-            return usage_error(&self, "\"%s\" is no op; there are opm, trimul", r->ops[i]);
+            return usage_error(&self, "\"%s\" is no op; there are " CASE_OP_NAMES, r->ops[i]);
         }
     }
     if (r->kernel != NULL && r->all_kernels) {

@@ -32,7 +32,7 @@ static const struct option_spec options[] = {
     { "case", KEY_CASE, "TEXT", "check this case, such as 'opm(variant=boltz,n=33)'; may be repeated" },
     { "device", KEY_DEVICE, "NAME", "the device to check, as evo info names it (default: cpu)" },
     { "kernel", KEY_KERNEL, "NAME", "force this kernel; cases that it refuses are skipped" },
-    { "op", KEY_OP, "NAME", "only cases of this op: opm, trimul" },
+    { "op", KEY_OP, "NAME", "only cases of this op: " CASE_OP_NAMES },
     { "dtype", KEY_DTYPE, "TYPE",
       "only cases of this type: fp64, fp32, bf16, fp16; golden files are rounded to it, and with 16 bits judged by "
       "the reference on the rounded numbers" },
@@ -407,7 +407,8 @@ static bool take_option(struct check *check, int key, const char *value) {
         return true;
     case KEY_OP:
         check->choice.op = value;
-        return case_op_find(value) != NULL || usage_error(&self, "--op: \"%s\" is no op", value) == STATUS_GOOD;
+        return case_op_find(value) != NULL ||
+               usage_error(&self, "--op: \"%s\" is no op; there are " CASE_OP_NAMES, value) == STATUS_GOOD;
     case KEY_DTYPE:
         return parse_float_dtype(&self, value, &check->choice.dtype);
     case KEY_COMPUTE:

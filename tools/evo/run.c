@@ -33,7 +33,7 @@ enum {
 
 static const struct option_spec own_options[] = {
     { "output", 'o', "FILE", "where the result goes: .npy or .safetensors" },
-    { "op", KEY_OP, "NAME", "the op, if no case file tells it: opm, trimul" },
+    { "op", KEY_OP, "NAME", "the op, if no case file tells it: " CASE_OP_NAMES },
     { "variant", KEY_VARIANT, "NAME", "a published variant of the op" },
     { "input", KEY_INPUT, "FILE", "the input m or z: .npy or .safetensors" },
     { "mask", KEY_MASK, "FILE", "the mask, of any type; \"none\" takes a case file's away" },
@@ -705,6 +705,9 @@ static int check_form(const struct request *r) {
     if (r->shape != NULL && r->text != NULL) {
         return usage_error(&self, "--shape and --case exclude each other");
     }
+    if (r->case_path != NULL && random && case_op_find(r->case_path) != NULL) {
+        return usage_error(&self, "%s would be a case file; an op is named by --op %s", r->case_path, r->case_path);
+    }
     if (r->case_path != NULL && random) {
         return usage_error(&self, "%s: a case file goes with neither --shape nor --case", r->case_path);
     }
@@ -739,7 +742,7 @@ static int make_case(const struct request *r, struct evo_case *c) {
         return status;
     }
     if (r->op != NULL && op == NULL) {
-        return usage_error(&self, "--op: \"%s\" is no op", r->op);
+        return usage_error(&self, "--op: \"%s\" is no op; there are " CASE_OP_NAMES, r->op);
     }
     if (op != NULL && (status = check_peer(r, op)) != STATUS_GOOD) {
         return status;
