@@ -14,13 +14,9 @@
 
 static const char *input, *copy;
 
-int LLVMFuzzerInitialize(int *argc, char ***argv) {
-    (void)argc;
-    (void)argv;
-    fuzz_start();
+void fuzz_set_up(void) {
     input = strdup(fuzz_path("input"));
     copy = strdup(fuzz_path("copy"));
-    return 0;
 }
 
 enum format {

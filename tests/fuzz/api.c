@@ -1356,12 +1356,8 @@ static void finish(struct machine *m) {
     for (int k = 0; k < m->problem_count; k++) free_problem(&m->problems[k]);
 }
 
-int LLVMFuzzerInitialize(int *argc, char ***argv) {
-    (void)argc;
-    (void)argv;
-    fuzz_start();
+void fuzz_set_up(void) {
     (void)setenv("EVO_NUM_THREADS", "1", 1);
-    return 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

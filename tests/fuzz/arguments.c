@@ -142,13 +142,9 @@ static void make_files(void) {
     }
 }
 
-int LLVMFuzzerInitialize(int *argc, char ***argv) {
-    (void)argc;
-    (void)argv;
-    fuzz_start();
+void fuzz_set_up(void) {
     messages = nameless_file();
     make_pipe();
-    return 0;
 }
 
 static bool is_good_file(const char *name) {

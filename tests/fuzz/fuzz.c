@@ -48,7 +48,7 @@ static void clean_up(void) {
     (void)rmdir(folder);
 }
 
-void fuzz_start(void) {
+static void start(void) {
     /* In memory, if the system has such a folder: some file systems wait for the disk at every write. */
     const char *parent = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : getenv("TMPDIR");
     messages = dup(STDERR_FILENO);
@@ -61,6 +61,14 @@ void fuzz_start(void) {
     __sanitizer_set_report_fd((void *)(intptr_t)messages);
 #endif
     (void)atexit(clean_up);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+    (void)argc;
+    (void)argv;
+    start();
+    fuzz_set_up();
+    return 0;
 }
 
 const char *fuzz_folder(void) {

@@ -1,6 +1,6 @@
 /*
- * fuzz.h: what the fuzz targets share. A target is a source that defines LLVMFuzzerTestOneInput; it is linked with libFuzzer
- * (-Dfuzz=true, clang), or with replay.c, which runs it on the files of its corpus in every other build.
+ * fuzz.h: what the fuzz targets share. A target is a source that defines fuzz_set_up and LLVMFuzzerTestOneInput; it is
+ * linked with libFuzzer (-Dfuzz=true, clang), or with replay.c, which runs it on the files of its corpus in every other build.
  */
 #ifndef EVO_TESTS_FUZZ_H
 #define EVO_TESTS_FUZZ_H
@@ -21,12 +21,12 @@
 #define FUZZ_SANITIZED 0
 #endif
 
-/* Called by libFuzzer or replay.c; both are the target's to define. A target returns -1 for an input that it does not take. */
+/* Called by libFuzzer or replay.c, once and for each input; a target returns -1 for an input that it does not take. */
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Prepares what is below; the first call of every LLVMFuzzerInitialize. */
-void fuzz_start(void);
+/* The target's own part of LLVMFuzzerInitialize; what is below works already. */
+void fuzz_set_up(void);
 
 /* The oracle's verdict: prints the message where libFuzzer's own go, and aborts. */
 #if defined(__GNUC__)

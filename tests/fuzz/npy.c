@@ -11,12 +11,8 @@
 
 static const char *copy;
 
-int LLVMFuzzerInitialize(int *argc, char ***argv) {
-    (void)argc;
-    (void)argv;
-    fuzz_start();
+void fuzz_set_up(void) {
     copy = strdup(fuzz_path("copy.npy"));
-    return 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

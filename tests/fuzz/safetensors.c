@@ -12,13 +12,9 @@
 
 static const char *input, *copy;
 
-int LLVMFuzzerInitialize(int *argc, char ***argv) {
-    (void)argc;
-    (void)argv;
-    fuzz_start();
+void fuzz_set_up(void) {
     input = strdup(fuzz_path("input.safetensors"));
     copy = strdup(fuzz_path("copy.safetensors"));
-    return 0;
 }
 
 static void check_message(const struct io_error *error) {

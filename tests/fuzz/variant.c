@@ -14,12 +14,8 @@
 
 static evo_context *context;
 
-int LLVMFuzzerInitialize(int *argc, char ***argv) {
-    (void)argc;
-    (void)argv;
-    fuzz_start();
+void fuzz_set_up(void) {
     if (evo_context_create("cpu", NULL, &context) != EVO_OK) fuzz_fail("%s", evo_last_error());
-    return 0;
 }
 
 /* Whether two descriptors have the same parameters; a number that is NaN in both is the same. */
