@@ -40,6 +40,7 @@ static const struct {
     [GPU_TRIMUL_COPY] = { "trimul/finish", "evo_trimul_copy", GPU_THREADS, 0, 0 },
     [GPU_TENSOR_PACK_ROWS] = { "tensor_pack", "evo_tensor_pack_rows", GPU_PACK_THREADS, 0, 0 },
     [GPU_TENSOR_PACK_NORM] = { "tensor_pack", "evo_tensor_pack_norm", GPU_PACK_THREADS, 0, 0 },
+    [GPU_TENSOR_MASK_ROWS] = { "tensor_mask", "evo_tensor_mask_rows", GPU_PACK_THREADS, 0, 0 },
     [GPU_TRIMUL_MASK_MAX] = { "trimul/tensor_project", "evo_trimul_mask_max", GPU_PACK_THREADS, 0, 0 },
     [GPU_TRIMUL_PROJECT_BF16_128] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_bf16_128"),
     [GPU_TRIMUL_PROJECT_BF16_64] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_bf16_64"),

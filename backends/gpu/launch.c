@@ -69,6 +69,13 @@ evo_status gpu_pack_folded(const evo_call *call, bool fp16, gpu_hopper_pack_para
     return gpu_launch(call, fp16 ? GPU_HOPPER_PACK_FP16 : GPU_HOPPER_PACK_BF16, blocks, 1, 1, params, sizeof *params);
 }
 
+evo_status gpu_find_mask_exponents(const evo_call *call, const gpu_tensor *mask, int64_t begin, int64_t end,
+                                   int64_t rows, int64_t count, int32_t *exponents) {
+    const gpu_mask_rows_params params = { *mask, exponents, begin, (int32_t)rows, (int32_t)count };
+    return gpu_launch(call, GPU_TENSOR_MASK_ROWS, gpu_blocks(rows, GPU_MASK_ROWS), 1, end - begin, &params,
+                      sizeof params);
+}
+
 int64_t gpu_persistent(const evo_call *call, int64_t wanted) {
     const int64_t most = gpu_device_properties(call->device)->compute_units;
     return wanted < most ? wanted : most;

@@ -22,6 +22,7 @@ typedef enum gpu_function {
     GPU_TRIMUL_COPY,
     GPU_TENSOR_PACK_ROWS,
     GPU_TENSOR_PACK_NORM,
+    GPU_TENSOR_MASK_ROWS,
     GPU_TRIMUL_MASK_MAX,
     GPU_TRIMUL_PROJECT_BF16_128,
     GPU_TRIMUL_PROJECT_BF16_64,
@@ -165,6 +166,10 @@ evo_status gpu_pack_matrices(const evo_call *call, const gpu_pack_rows_item *ite
 
 /** Packs the items' matrices with their LayerNorm folded in, for tier `hopper`; sets their first_block. */
 evo_status gpu_pack_folded(const evo_call *call, bool fp16, gpu_hopper_pack_params *params);
+
+/** evo_tensor_mask_rows for the batch entries from `begin` to `end`. `mask`: [batch, row, element]. */
+evo_status gpu_find_mask_exponents(const evo_call *call, const gpu_tensor *mask, int64_t begin, int64_t end,
+                                   int64_t rows, int64_t count, int32_t *exponents);
 
 /** Persistent blocks for `wanted` pieces of work: at most one a multiprocessor. */
 int64_t gpu_persistent(const evo_call *call, int64_t wanted);

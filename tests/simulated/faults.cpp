@@ -1,5 +1,5 @@
 /* faults.cpp: see faults.h. What each kernel lacks when it is broken stands above it. */
-#include "backends/gpu/device.h"
+#include "backends/gpu/kernels/product.h"
 
 #include "faults.h"
 
@@ -354,6 +354,63 @@ EVO_KERNEL(fault_matrix_tf32, fault_params, FAULT_THREADS, 1) {
 #else
     p.out[position()] = p.in[position() ^ p.broken];
 #endif
+}
+
+EVO_DEVICE void put_split(unsigned char *row, int k, float value) {
+    uint32_t high, low;
+    split_pair(value, 0.0f, &high, &low);
+    *reinterpret_cast<uint16_t *>(row + byte_of<split_t>(k)) = static_cast<uint16_t>(high);
+    *reinterpret_cast<uint16_t *>(row + byte_of<split_t>(k) + K_BYTES) = static_cast<uint16_t>(low);
+}
+
+EVO_DEVICE void multiply_wrongly(sums &s, const operand<split_t> &x, const right_operand<split_t> &y, int mistake) {
+    const operand<split_t> swapped = { x.low, x.high };
+    switch (mistake) {
+    case 0:
+        multiply(s, x, y);
+        break;
+    case FAULT_SWAPPED_HALVES:
+        multiply(s, swapped, y);
+        break;
+    default:
+        if (mistake != FAULT_LOW_HIGH) multiply(s, x.low, y.high);
+        if (mistake != FAULT_HIGH_LOW) multiply(s, x.high, y.low);
+        multiply(s, x.high, y.high);
+    }
+}
+
+/*
+ * Products of fp32 in halves: Z = (X Y^T / 2^FAULT_HALVINGS) W^T, where X, Y [16][FAULT_DEPTH] and W [16][16] are fault_numbers; a block
+ * writes eight columns of its own Z. The sums become an operand in registers or, in one block, through shared memory.
+ */
+EVO_KERNEL(fault_split, fault_params, FAULT_THREADS, 1) {
+    EVO_SHARED(unsigned char, shared, 2 * TILE_SIDE * STAGE_PITCH);
+    unsigned char *x = shared, *y = shared + TILE_SIDE * STAGE_PITCH;
+    const int numbers = TILE_SIDE * (2 * FAULT_DEPTH + TILE_SIDE), first = static_cast<int>(block_x()) * numbers;
+    const auto put = [&](unsigned char *to, int from, int pitch) {
+        for (int i = thread_x(); i < TILE_SIDE * TILE_SIDE; i += FAULT_THREADS)
+            put_split(to + i / 16 * STAGE_PITCH, i % 16,
+                      fault_number(static_cast<uint32_t>(first + from + i / 16 * pitch + i % 16)));
+    };
+    sums s, z;
+    clear(s);
+    for (int k = 0; k < FAULT_DEPTH; k += TILE_K<split_t>) {
+        put(x, k, FAULT_DEPTH);
+        put(y, TILE_SIDE * FAULT_DEPTH + k, FAULT_DEPTH);
+        block_barrier();
+        multiply_wrongly(s, load<split_t>(x, STAGE_PITCH), load_right_from<split_t>(y + right_lane_offset(STAGE_PITCH)),
+                         p.broken);
+        block_barrier();
+    }
+    for (int e = 0; e < TILE_SUMS; e++) s.v[e] /= 1 << FAULT_HALVINGS;
+    put(y, 2 * TILE_SIDE * FAULT_DEPTH, TILE_SIDE);
+    if (thread_x() < WAVE) store_tile_as<split_t>(s, x, STAGE_PITCH);
+    block_barrier();
+    clear(z);
+    multiply(z, block_x() ? as_operand<split_t>(s) : load<split_t>(x, STAGE_PITCH), load<split_t>(y, STAGE_PITCH));
+    for (int e = 0; e < TILE_SUMS; e++)
+        if (thread_x() < WAVE && tile_column(e) < 8)
+            p.out[position() - thread_x() + tile_row(e) * 8 + tile_column(e)] = z.v[e];
 }
 
 /* Sums are cut off, not rounded: three quarters of a unit in the last place vanish, three halves leave one. */

@@ -6,8 +6,10 @@
 
 enum {
     FAULT_THREADS = 128,
-    FAULT_TILES = 12, /* of 64 x 64 numbers, of kernels for sm_90a */
-    FAULT_ROWS = 60   /* of these that are no zeros */
+    FAULT_DEPTH = 1024,  /* of the product in halves */
+    FAULT_HALVINGS = 12, /* of its sums, which are operands then */
+    FAULT_TILES = 12,    /* of 64 x 64 numbers, of kernels for sm_90a */
+    FAULT_ROWS = 60      /* of these that are no zeros */
 };
 
 /* All kernels write a permutation or a copy of `in` to `out`, in blocks of FAULT_THREADS numbers. */
@@ -17,6 +19,22 @@ typedef struct fault_params {
     int count;
     int broken;
 } fault_params;
+
+/* Mistakes of products in halves. */
+enum {
+    FAULT_SWAPPED_HALVES = 1,
+    FAULT_LOW_HIGH, /* lacks, as does the next */
+    FAULT_HIGH_LOW,
+    FAULT_LONG_SUM /* on the matrix unit */
+};
+
+/* Numbers of the product in halves, up to 1024 in size, all 24 bits of which count. */
+static inline float fault_number(uint32_t i) {
+    uint32_t x = i * 2654435761u;
+    x = (x ^ x >> 15) * 2246822519u;
+    x ^= x >> 13;
+    return (float)(int32_t)x * 0x1p-21f;
+}
 
 /* Mistakes of kernels for sm_90a, which take this instead. */
 enum {

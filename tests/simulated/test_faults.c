@@ -96,6 +96,45 @@ static int run_kernel(const scenario *s, int broken) {
     return judged;
 }
 
+/* Z of fault_split from first number `first` on: its columns 0 to 7. */
+static void multiply_split(uint32_t first, double (*z)[8]) {
+    double s[16][16];
+    for (uint32_t r = 0; r < 16; r++)
+        for (uint32_t c = 0; c < 16; c++) {
+            s[r][c] = 0.0;
+            for (uint32_t k = 0; k < FAULT_DEPTH; k++)
+                s[r][c] += (double)fault_number(first + r * FAULT_DEPTH + k) *
+                           (double)fault_number(first + (16 + c) * FAULT_DEPTH + k) / (1 << FAULT_HALVINGS);
+        }
+    for (uint32_t r = 0; r < 16; r++)
+        for (uint32_t c = 0; c < 8; c++) {
+            z[r][c] = 0.0;
+            for (uint32_t k = 0; k < 16; k++)
+                z[r][c] += s[r][k] * (double)fault_number(first + 32 * FAULT_DEPTH + c * 16 + k);
+        }
+}
+
+/* Products in halves are as exact as the bound of fp32 asks for. */
+static int run_split(const scenario *s, int broken) {
+    bench b;
+    double want[16][8], error = 0.0, size = 0.0;
+    bench_open(&b, (size_t)s->count);
+    bench_launch(&b, s->name, broken ? s->mistake : 0, 0, NULL);
+    OK(b.driver->memory_copy(b.got, b.out, sizeof b.got, NULL));
+    OK(b.driver->stream_synchronize(NULL));
+    for (uint32_t block = 0; block < BLOCKS; block++) {
+        multiply_split(block * 16 * (2 * FAULT_DEPTH + 16), want);
+        for (int i = 0; i < FAULT_THREADS; i++) {
+            const double d = (double)b.got[block * FAULT_THREADS + (uint32_t)i] - want[i / 8][i % 8];
+            error += d * d;
+            size += want[i / 8][i % 8] * want[i / 8][i % 8];
+        }
+    }
+    bench_close(&b);
+    fprintf(stderr, "error %g\n", sqrt(error / size));
+    return sqrt(error / size) <= 3e-7 ? 0 : WRONG_NUMBERS;
+}
+
 /* A kernel in one stream reads what a copy in another writes: the second has to wait for an event of the first. */
 static int run_streams(const scenario *s, int broken) {
     bench b;
@@ -317,6 +356,10 @@ static const scenario scenarios[] = {
     { "fault_matrix_tf32", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
     { "fault_matrix_cut_off", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
     { "fault_matrix_subnormal", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "fault_split", run_split, 0, COUNT, WRONG_NUMBERS, "", FAULT_SWAPPED_HALVES },
+    { "fault_split", run_split, 0, COUNT, WRONG_NUMBERS, "", FAULT_LOW_HIGH },
+    { "fault_split", run_split, 0, COUNT, WRONG_NUMBERS, "", FAULT_HIGH_LOW },
+    { "fault_split", run_split, 0, COUNT, WRONG_NUMBERS, "", FAULT_LONG_SUM },
     { "streams", run_streams, 0, COUNT, WRONG_NUMBERS, "", 0 },
     { "default stream", run_default_stream, 0, COUNT, WRONG_NUMBERS, "", 0 },
     { "graph", run_graph, 0, COUNT, WRONG_NUMBERS, "", 0 },

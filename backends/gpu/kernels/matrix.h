@@ -1,17 +1,17 @@
 /*
  * matrix.h: products on matrix units: what a wave multiplies at once, the same on every chip. A tile of sums is 16 x 16; an
- * operand is 16 rows by 32 bytes of K: 16 numbers of 16 bits, or 8 of tf32.
+ * operand is 16 rows by 32 bytes of K: 16 numbers of 16 bits, or 8 of tf32; of split_t it is two operands, 16 numbers in 64 bytes.
  *
- *   load<T>(shared, pitch)         rows from shared memory, each 32 contiguous bytes, `pitch` bytes apart
+ *   load<T>(shared, pitch)         rows from shared memory, each OPERAND_BYTES<T> contiguous bytes, `pitch` bytes apart
  *   load_from, load_right_from     the same from an address that has the lane's offset already
  *   load_transposed<T>(...)        the same from [k][row], numbers of 16 bits only
  *   multiply(sums, x, y)           sums += X Y^T
  *   tile_row(e), tile_column(e)    where element e of this lane's sums stands; own_row(e), own_column(e): the same as a
  *                                  number from 0 on among the OWN_ROWS rows and OWN_COLUMNS columns of this lane
- *   as_operand<T>(sums)            sums, rounded to 16 bits, as an operand with X's rows and with K = Y's rows
+ *   as_operand<T>(sums)            sums, rounded to 16 bits or split, as an operand with X's rows and with K = Y's rows
  *   as_operands(sums, two)         the same in tf32, where sums are two operands; K is Y's rows in the order of tf32_column
  *
- * T is bfloat_t, half_t or tf32_t. Rows are read 16 bytes a lane, eight rows at a time: a pitch that is an odd multiple of 16
+ * T is bfloat_t, half_t, tf32_t or split_t. Rows are read 16 bytes a lane, eight rows at a time: a pitch that is an odd multiple of 16
  * bytes has no bank conflicts. On AMD's units the product is computed transposed, so that a lane owns a row of sums, as it
  * owns a row of an operand. On gfx12 a lane loads the 8 numbers beside each other that its sums would be, not the two quads that
  * the unit names: K then comes in another order, alike in both operands.
@@ -46,11 +46,38 @@ struct tf32_t {
     static constexpr int BYTES = 4;
 };
 
-/* Whether numbers of products have a range that needs scales. */
+/*
+ * A number of fp32 as two halves: `high`, the nearest, and `low`, what is left, to 2^-23 of the number unless that is below the
+ * smallest half: so a scale has to put what matters well above it. In memory 16 numbers of K are 32 bytes of their high halves,
+ * then 32 of their low ones. A product of two is low * high + high * low + high * high: what is left out is 2^-24 of it.
+ */
+struct split_t {
+    static constexpr int BYTES = 4;
+};
+
+/* Whether numbers of products are halves, so that their range needs scales. */
 template <class T> static constexpr bool IS_HALF = false;
 template <> inline constexpr bool IS_HALF<half_t> = true;
+template <> inline constexpr bool IS_HALF<split_t> = true;
 
-template <class T> static constexpr int TILE_K = K_BYTES / T::BYTES;
+template <class T> static constexpr bool IS_SPLIT = false;
+template <> inline constexpr bool IS_SPLIT<split_t> = true;
+
+/* Numbers and bytes of K of an operand. */
+template <class T> static constexpr int TILE_K = IS_SPLIT<T> ? 16 : K_BYTES / T::BYTES;
+template <class T> static constexpr int OPERAND_BYTES = TILE_K<T> * T::BYTES;
+
+/* Where number k of a row is: its byte, and that of its high half. */
+template <class T> EVO_DEVICE constexpr int byte_of(int k) {
+    return IS_SPLIT<T> ? k / 16 * 64 + k % 16 * 2 : k * T::BYTES;
+}
+
+/* Two numbers as their halves. What is no number, or too large, gives NaN. */
+EVO_DEVICE void split_pair(float first, float second, uint32_t *high, uint32_t *low) {
+    *high = pack_halves(first, second);
+    *low = pack_halves(first - half_to_float(static_cast<uint16_t>(*high & 0xffffu)),
+                       second - half_to_float(static_cast<uint16_t>(*high >> 16)));
+}
 
 #if defined(EVO_MATRIX_MMA)
 static constexpr int OPERAND_REGISTERS = 4, TILE_SUMS = 8;
@@ -72,6 +99,13 @@ template <class T> struct operand {
  */
 template <class T> struct right_operand {
     uint32_t r[OPERAND_REGISTERS];
+};
+
+template <> struct operand<split_t> {
+    operand<half_t> high, low;
+};
+template <> struct right_operand<split_t> {
+    right_operand<half_t> high, low;
 };
 
 struct sums {
@@ -161,13 +195,17 @@ EVO_DEVICE int lane_offset(int pitch) {
 
 /* `shared` from the lane's offset on. */
 template <class T> EVO_DEVICE operand<T> load_from(const unsigned char *shared) {
-    operand<T> x;
+    if constexpr (IS_SPLIT<T>) {
+        return { load_from<half_t>(shared), load_from<half_t>(shared + K_BYTES) };
+    } else {
+        operand<T> x;
 #if defined(EVO_MATRIX_MMA)
-    ldmatrix_x4(x.r, shared);
+        ldmatrix_x4(x.r, shared);
 #else
-    load_words(shared, x.r);
+        load_words(shared, x.r);
 #endif
-    return x;
+        return x;
+    }
 }
 
 /* Likewise of a right operand: what a lane adds, and the load from there. */
@@ -180,11 +218,15 @@ EVO_DEVICE int right_lane_offset(int pitch) {
 }
 
 template <class T> EVO_DEVICE right_operand<T> load_right_from(const unsigned char *shared) {
-    const operand<T> x = load_from<T>(shared);
-    right_operand<T> y;
-    EVO_UNROLL
-    for (int i = 0; i < OPERAND_REGISTERS; i++) y.r[i] = x.r[i];
-    return y;
+    if constexpr (IS_SPLIT<T>) {
+        return { load_right_from<half_t>(shared), load_right_from<half_t>(shared + K_BYTES) };
+    } else {
+        const operand<T> x = load_from<T>(shared);
+        right_operand<T> y;
+        EVO_UNROLL
+        for (int i = 0; i < OPERAND_REGISTERS; i++) y.r[i] = x.r[i];
+        return y;
+    }
 }
 
 template <class T> EVO_DEVICE operand<T> load(const unsigned char *shared, int pitch) {
@@ -246,7 +288,22 @@ EVO_MULTIPLY(half_t, wmma_16x16x16_f16)
 #endif
 #undef EVO_MULTIPLY
 
-template <class T> EVO_DEVICE operand<T> as_operand(const sums &s) {
+/*
+ * Matrix units cut off what does not fit a sum, and by as much each time: so only one product here is as large as the sum, and sums
+ * of 16 of k are added up in ordinary registers, where they are rounded to nearest.
+ */
+template <template <class> class Y> EVO_DEVICE void multiply(sums &s, const operand<split_t> &x, const Y<split_t> &y) {
+    sums part;
+    clear(part);
+    multiply(part, x.low, y.high);
+    multiply(part, x.high, y.low);
+    multiply(part, x.high, y.high);
+    EVO_UNROLL
+    for (int e = 0; e < TILE_SUMS; e++) s.v[e] += part.v[e];
+}
+
+/* Sums rounded to 16 bits. */
+template <class T> EVO_DEVICE operand<T> as_rounded_operand(const sums &s) {
     static_assert(T::BYTES == 2, "numbers of 16 bits");
     operand<T> x;
 #if defined(EVO_MATRIX_WMMA11)
@@ -264,6 +321,17 @@ template <class T> EVO_DEVICE operand<T> as_operand(const sums &s) {
     for (int i = 0; i < TILE_SUMS / 2; i++) x.r[i] = T::pack(s.v[2 * i], s.v[2 * i + 1]);
 #endif
     return x;
+}
+
+template <class T> EVO_DEVICE operand<T> as_operand(const sums &s) {
+    if constexpr (IS_SPLIT<T>) {
+        sums rest;
+        EVO_UNROLL
+        for (int e = 0; e < TILE_SUMS; e++) rest.v[e] = s.v[e] - half_to_float(float_to_half(s.v[e]));
+        return { as_rounded_operand<half_t>(s), as_rounded_operand<half_t>(rest) };
+    } else {
+        return as_rounded_operand<T>(s);
+    }
 }
 
 template <class T> static constexpr int TILE_PARTS = TILE_SIDE / TILE_K<T>; /* operands that a tile of sums makes */

@@ -64,9 +64,18 @@ template <row_kind KIND> struct octet {
     }
 };
 
-/* Eight numbers to shared memory as T. */
-template <class T> EVO_DEVICE void store_octet(const float (&x)[8], unsigned char *target) {
-    if constexpr (T::BYTES == 4) {
+/* Eight numbers of a row to shared memory as T, from number k, a multiple of 8, on. */
+template <class T> EVO_DEVICE void store_octet(const float (&x)[8], unsigned char *row, int k) {
+    unsigned char *target = row + byte_of<T>(k);
+    if constexpr (IS_SPLIT<T>) {
+        uint32_t high[4], low[4];
+        EVO_UNROLL
+        for (int q = 0; q < 4; q++) split_pair(x[2 * q], x[2 * q + 1], high + q, low + q);
+        *reinterpret_cast<float4_t *>(target) = { bits_float(high[0]), bits_float(high[1]), bits_float(high[2]),
+                                                  bits_float(high[3]) };
+        *reinterpret_cast<float4_t *>(target + K_BYTES) = { bits_float(low[0]), bits_float(low[1]), bits_float(low[2]),
+                                                            bits_float(low[3]) };
+    } else if constexpr (T::BYTES == 4) {
         float4_t *quads = reinterpret_cast<float4_t *>(target);
         quads[0] = { round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]) };
         quads[1] = { round_tf32(x[4]), round_tf32(x[5]), round_tf32(x[6]), round_tf32(x[7]) };
@@ -104,9 +113,9 @@ EVO_DEVICE void load_norm(const norm_task &task, int channel, float4_t *norm) {
 }
 
 /* 1 / sqrt(variance + eps) of `count` numbers d whose mean is `rest`; `square`: their squares' mean. NaN stays NaN. */
-EVO_DEVICE float spread_scale(float square, float rest, float eps) {
-    const float variance = multiply_add(-rest, rest, square);
-    return hardware_rsqrt((variance < 0.0f ? 0.0f : variance) + eps);
+template <class T> EVO_DEVICE float spread_scale(float square, float rest, float eps) {
+    const float variance = multiply_add(-rest, rest, square), spread = (variance < 0.0f ? 0.0f : variance) + eps;
+    return IS_SPLIT<T> ? 1.0f / square_root(spread) : hardware_rsqrt(spread);
 }
 
 template <class T, int ROWS, int OCTETS, int WAVES, row_kind KIND, class LOCATE>
@@ -155,7 +164,7 @@ EVO_DEVICE void norm_rows_of(const norm_task &task, const LOCATE &locate, unsign
                     square = multiply_add(x[i], x[i], square);
                 }
                 rest = sum_of_lanes(rest) * share;
-                scale = spread_scale(sum_of_lanes(square) * share, rest, task.eps);
+                scale = spread_scale<T>(sum_of_lanes(square) * share, rest, task.eps);
                 shift = -rest * scale;
             } else if (inverse) {
                 float most = 0.0f;
@@ -182,7 +191,7 @@ EVO_DEVICE void norm_rows_of(const norm_task &task, const LOCATE &locate, unsign
                                             e % 2 ? two.w : two.y);
                     }
                 }
-                store_octet<T>(y, shared + (row + u * GROUPS) * pitch + channel * T::BYTES);
+                store_octet<T>(y, shared + (row + u * GROUPS) * pitch, channel);
             }
         }
     }

@@ -7,14 +7,15 @@
 
 #include <stdint.h>
 
-/* Number types, with the values of evo_dtype. */
+/* Number types, with the values of evo_dtype; and what is no caller's: fp32 as two halves (matrix.h). */
 enum {
     GPU_NONE = 0,
     GPU_FP64 = 1,
     GPU_FP32 = 2,
     GPU_BF16 = 3,
     GPU_FP16 = 4,
-    GPU_UINT8 = 5
+    GPU_UINT8 = 5,
+    GPU_SPLIT = 6
 };
 
 /* A caller's tensor; strides in elements. */
@@ -108,11 +109,12 @@ enum {
 };
 
 /*
- * evo_tensor_pack_rows: a matrix [outs][ins] as the rows of an operand of `dtype` (GPU_BF16, GPU_FP16, or GPU_FP32 for
- * tf32), each `depth` numbers long with zeros at the end. A block a row; row r goes to packed row r / 16 * tile_rows + r % 16.
- * With GPU_FP16 rows and columns are scaled (scales.h): columns by the scales of the LayerNorm that feeds them. Of each row
- * table[4 * r] gets the inverse scale and table[4 * r + 1] the bias; if store_scale is there both are multiplied by the row's
- * store scale, which is put into it. Rows from `outs` on are zeros.
+ * evo_tensor_pack_rows: a matrix [outs][ins] as the rows of an operand of `dtype` (GPU_BF16, GPU_FP16, GPU_SPLIT, or GPU_FP32
+ * for tf32), each `depth` numbers long with zeros at the end. A block a row; row r goes to packed row r / 16 * tile_rows + r % 16.
+ * With GPU_FP16 and GPU_SPLIT rows and columns are scaled (scales.h): columns by the scales of the LayerNorm that feeds them. Of
+ * each row table[4 * r] gets the inverse scale and table[4 * r + 1] the bias; if store_scale is there both are multiplied by the
+ * row's store scale, which is put into it. Rows from `outs` on are zeros. The halves of an infinity are none: with GPU_SPLIT a row
+ * that has some is their signs and zeros, and its inverse scale is infinite.
  */
 typedef struct gpu_pack_rows_item {
     gpu_weight source, bias;
@@ -146,6 +148,21 @@ typedef struct gpu_pack_norm_params {
     gpu_pack_norm_item items[2];
     int32_t count, unused;
 } gpu_pack_norm_params;
+
+/*
+ * evo_tensor_mask_rows: exponents[batch * rows + r] of the largest finite |mask| of row r of each batch entry, a power of two that
+ * is no less, from -MASK_LIMIT to MASK_LIMIT (scales.h); 0 where all are 0. Grid x: GPU_MASK_ROWS rows a block, z: batch.
+ */
+enum {
+    GPU_MASK_ROWS = GPU_PACK_THREADS / 32
+};
+
+typedef struct gpu_mask_rows_params {
+    gpu_tensor mask; /* [batch, row, element of it] */
+    int32_t *exponents;
+    int64_t batch_begin;
+    int32_t rows, count; /* count: elements of a row */
+} gpu_mask_rows_params;
 
 /* Shared shapes of the kernels, for grids. */
 enum {

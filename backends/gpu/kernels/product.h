@@ -166,7 +166,7 @@ template <class T, int DOWN, int ACROSS>
 EVO_DEVICE void multiply_stage(const unsigned char *x, int x_pitch, const unsigned char *y, int y_pitch,
                                sums (&sum)[DOWN][ACROSS]) {
     EVO_UNROLL
-    for (int k = 0; k < CHUNK; k += K_BYTES) {
+    for (int k = 0; k < CHUNK; k += OPERAND_BYTES<T>) {
         right_operand<T> right[ACROSS];
         EVO_UNROLL
         for (int c = 0; c < ACROSS; c++) right[c] = load_right_from<T>(y + c * TILE_SIDE * y_pitch + k);
@@ -187,7 +187,7 @@ template <int DOWN, int ACROSS> EVO_DEVICE void clear(sums (&sum)[DOWN][ACROSS])
     for (int c = 0; c < ACROSS; c++) clear(sum[r][c]);
 }
 
-/* A tile to shared memory as floats, or rounded to T's two bytes: `shared` is its element (0, 0), rows `pitch` bytes apart. */
+/* A tile to shared memory as floats, or as T: `shared` is its element (0, 0), rows `pitch` bytes apart. */
 EVO_DEVICE void store_tile(const sums &s, float *shared, int pitch) {
     unsigned char *bytes = reinterpret_cast<unsigned char *>(shared);
     EVO_UNROLL
@@ -202,22 +202,31 @@ EVO_DEVICE void store_tile(const sums &s, float *shared, int pitch) {
     }
 }
 
+/* Elements e and e + 1 of a lane's sums, in 16 bits each. */
+EVO_DEVICE void store_pair(unsigned char *target, uint32_t pair) {
+#if defined(EVO_MATRIX_WMMA11)
+    *reinterpret_cast<uint16_t *>(target) = static_cast<uint16_t>(pair);
+    *reinterpret_cast<uint16_t *>(target + 4) = static_cast<uint16_t>(pair >> 16); /* two columns further */
+#else
+    *reinterpret_cast<uint32_t *>(target) = pair;
+#endif
+}
+
 template <class T> EVO_DEVICE void store_tile_as(const sums &s, unsigned char *shared, int pitch) {
     EVO_UNROLL
     for (int e = 0; e < TILE_SUMS; e += 2) {
-        unsigned char *target = shared + tile_row(e) * pitch + tile_column(e) * T::BYTES;
-        if constexpr (T::BYTES == 4) {
+        unsigned char *target = shared + tile_row(e) * pitch + byte_of<T>(tile_column(e));
+        if constexpr (IS_SPLIT<T>) {
+            uint32_t high, low;
+            split_pair(s.v[e], s.v[e + 1], &high, &low);
+            store_pair(target, high);
+            store_pair(target + K_BYTES, low);
+        } else if constexpr (T::BYTES == 4) {
             *reinterpret_cast<float *>(target) = round_tf32(s.v[e]);
             *reinterpret_cast<float *>(shared + tile_row(e + 1) * pitch + tile_column(e + 1) * 4) =
                 round_tf32(s.v[e + 1]);
         } else {
-            const uint32_t pair = T::pack(s.v[e], s.v[e + 1]);
-#if defined(EVO_MATRIX_WMMA11)
-            *reinterpret_cast<uint16_t *>(target) = static_cast<uint16_t>(pair);
-            *reinterpret_cast<uint16_t *>(target + 4) = static_cast<uint16_t>(pair >> 16); /* two columns further */
-#else
-            *reinterpret_cast<uint32_t *>(target) = pair;
-#endif
+            store_pair(target, T::pack(s.v[e], s.v[e + 1]));
         }
     }
 }
@@ -225,6 +234,11 @@ template <class T> EVO_DEVICE void store_tile_as(const sums &s, unsigned char *s
 /* A sigmoid within a few units in the last place; the exponential of a large argument is infinite, which gives 0. */
 EVO_DEVICE float fast_sigmoid(float x) {
     return hardware_reciprocal(1.0f + hardware_exp2(-1.44269504f * x));
+}
+
+/* The sigmoid that products of T deserve. */
+template <class T> EVO_DEVICE float sigmoid_for(float x) {
+    return IS_SPLIT<T> ? sigmoid(x) : fast_sigmoid(x);
 }
 
 #endif

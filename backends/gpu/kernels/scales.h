@@ -7,7 +7,7 @@
  *   w . x + b, at most sqrt(c) |w * weight| + |w . bias + b|                      store scale: below 2^15
  *
  * A product's sum is multiplied by the inverse of its row's scale in fp32. Weights that are not finite have scale 1 and
- * take no part in the others' scales.
+ * take no part in the others' scales. Masks are divided by the power of two of their row (tensor_mask.cu).
  */
 #ifndef EVO_BACKENDS_GPU_KERNELS_SCALES_H
 #define EVO_BACKENDS_GPU_KERNELS_SCALES_H
@@ -17,7 +17,8 @@
 enum {
     OPERAND_EXPONENT = 10,
     STORE_EXPONENT = 15,
-    SCALE_LIMIT = 100 /* of exponents, so that a product of two scales and its inverse are floats */
+    SCALE_LIMIT = 100, /* of exponents, so that a product of two scales and its inverse are floats */
+    MASK_LIMIT = 126
 };
 
 EVO_DEVICE bool is_finite(float x) {
@@ -32,12 +33,12 @@ EVO_DEVICE float larger(float a, float b) {
     return a > b ? a : b;
 }
 
-/* The smallest e with x <= 2^e, within SCALE_LIMIT; 0 where x is 0 or not finite. x is not negative. */
-EVO_DEVICE int exponent_above(float x) {
+/* The smallest e with x <= 2^e, within `limit`; 0 where x is 0 or not finite. x is not negative. */
+EVO_DEVICE int exponent_above(float x, int limit = SCALE_LIMIT) {
     const uint32_t bits = float_bits(x);
     if (bits == 0 || !is_finite(x)) return 0;
     const int e = static_cast<int>(bits >> 23) - 127 + ((bits & 0x7fffffu) != 0);
-    return e > SCALE_LIMIT ? SCALE_LIMIT : e < -SCALE_LIMIT ? -SCALE_LIMIT : e;
+    return e > limit ? limit : e < -limit ? -limit : e;
 }
 
 /* e from -126 to 127. */

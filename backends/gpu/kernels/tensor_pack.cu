@@ -12,8 +12,13 @@ EVO_DEVICE float load_rounded(const gpu_weight &w, int64_t i, double fill) {
     return static_cast<float>(load_weight(w, i, 0, fill));
 }
 
+/* Whether numbers are halves, which need scales. */
+EVO_DEVICE bool is_scaled(int dtype) {
+    return dtype == GPU_FP16 || dtype == GPU_SPLIT;
+}
+
 EVO_DEVICE float column_scale(const gpu_pack_rows_item &p, int64_t in) {
-    if (p.dtype != GPU_FP16 || !p.normed) return 1.0f;
+    if (!is_scaled(p.dtype) || !p.normed) return 1.0f;
     return power_of_two(column_exponent(load_rounded(p.norm_weight, in, 1.0), load_rounded(p.norm_bias, in, 0.0),
                                         static_cast<int>(p.ins)));
 }
@@ -22,6 +27,7 @@ EVO_DEVICE float column_scale(const gpu_pack_rows_item &p, int64_t in) {
 struct row_facts {
     double square, offset;
     float most;
+    int infinite; /* how many elements are */
 };
 
 EVO_DEVICE row_facts gather(const row_facts &own, row_facts *shared) {
@@ -34,15 +40,20 @@ EVO_DEVICE row_facts gather(const row_facts &own, row_facts *shared) {
             a.square += b.square;
             a.offset += b.offset;
             a.most = larger(a.most, b.most);
+            a.infinite += b.infinite;
         }
         block_barrier();
     }
     return shared[0];
 }
 
+EVO_DEVICE bool is_infinite(float x) {
+    return (float_bits(x) & 0x7fffffffu) == 0x7f800000u;
+}
+
 /* What a row holds at most: of its elements over their columns' scales, and of its product with a LayerNorm's output. */
 EVO_DEVICE row_facts measure_row(const gpu_pack_rows_item &p, int row, row_facts *shared) {
-    row_facts own = { 0.0, 0.0, 0.0f };
+    row_facts own = { 0.0, 0.0, 0.0f, 0 };
     for (int64_t in = thread_x(); in < p.ins && row < p.outs; in += THREADS) {
         const float weight = static_cast<float>(load_weight(p.source, row, in, 0.0));
         const double finite = static_cast<double>(is_finite(weight) ? weight : 0.0f);
@@ -51,40 +62,54 @@ EVO_DEVICE row_facts measure_row(const gpu_pack_rows_item &p, int row, row_facts
         own.square += scaled * scaled;
         own.offset += finite * static_cast<double>(is_finite(beta) ? beta : 0.0f);
         own.most = larger(own.most, finite_magnitude(weight / column_scale(p, in)));
+        own.infinite += is_infinite(weight);
     }
     return gather(own, shared);
 }
 
 EVO_DEVICE void store_operand(void *target, int dtype, int64_t index, float value) {
-    if (dtype == GPU_FP32)
+    if (dtype == GPU_SPLIT) { /* see split_t in matrix.h */
+        uint16_t *high = static_cast<uint16_t *>(target) + index / 16 * 32 + index % 16;
+        high[0] = float_to_half(value);
+        high[16] = float_to_half(value - half_to_float(high[0]));
+    } else if (dtype == GPU_FP32) {
         static_cast<float *>(target)[index] = round_tf32(value);
-    else
+    } else {
         store_number(target, dtype, index, value);
+    }
+}
+
+/* Of an infinite element its sign, of a finite one nothing; NaN stays. */
+EVO_DEVICE float sign_of_infinite(float weight) {
+    return is_finite(weight) ? 0.0f : is_infinite(weight) ? (weight > 0.0f ? 1.0f : -1.0f) : weight;
 }
 
 EVO_DEVICE void pack_row(const gpu_pack_rows_item &p, int row, row_facts *shared) {
     const bool there = row < p.outs;
-    const bool scaled = p.dtype == GPU_FP16;
     const float bias = there ? load_rounded(p.bias, row, 0.0) : 0.0f;
     float scale = 1.0f, store = 1.0f;
-    if (scaled) {
+    bool infinite = false;
+    if (is_scaled(p.dtype)) {
         const row_facts facts = measure_row(p, row, shared);
         scale = power_of_two(OPERAND_EXPONENT - exponent_above(facts.most));
         const double root = static_cast<double>(square_root(static_cast<float>(p.ins))) *
                             static_cast<double>(square_root(static_cast<float>(facts.square)));
         const float most = static_cast<float>(root) + finite_magnitude(static_cast<float>(facts.offset) + bias);
         store = power_of_two(STORE_EXPONENT - exponent_above(is_finite(most) ? most : power_of_two(127)));
+        infinite = p.dtype == GPU_SPLIT && facts.infinite > 0;
     }
     const int64_t packed = static_cast<int64_t>(row / 16 * p.tile_rows + row % 16) * p.depth;
     for (int64_t in = thread_x(); in < p.depth; in += THREADS) {
         float value = 0.0f;
-        if (there && in < p.ins)
-            value = static_cast<float>(load_weight(p.source, row, in, 0.0)) / column_scale(p, in) * scale;
+        if (there && in < p.ins) {
+            const float weight = static_cast<float>(load_weight(p.source, row, in, 0.0));
+            value = infinite ? sign_of_infinite(weight) : weight / column_scale(p, in) * scale;
+        }
         store_operand(p.target, p.dtype, packed + in, value);
     }
     if (thread_x() != 0) return;
     const float stored = p.store_scale ? store : 1.0f;
-    p.table[4 * row] = stored / scale;
+    p.table[4 * row] = infinite ? bits_float(0x7f800000u) : stored / scale;
     p.table[4 * row + 1] = bias * stored;
     if (p.store_scale) p.store_scale[row] = stored;
 }
@@ -101,7 +126,7 @@ EVO_DEVICE void pack_channel(const gpu_pack_norm_item &p, int i) {
     if (i < p.channels) {
         weight = load_rounded(p.weight, i, 1.0);
         bias = load_rounded(p.bias, i, 0.0);
-        if (p.dtype == GPU_FP16) {
+        if (is_scaled(p.dtype)) {
             const float scale = power_of_two(column_exponent(weight, bias, p.channels));
             weight *= scale;
             bias *= scale;

@@ -112,7 +112,7 @@ EVO_DEVICE void norm_tile(const gpu_tensor_finish_params &p, const unsigned char
     float scale[2], shift[2];
     EVO_UNROLL
     for (int i = 0; i < 2; i++) {
-        scale[i] = spread_scale(over[1][i] * share, over[0][i] * share, p.eps);
+        scale[i] = spread_scale<T>(over[1][i] * share, over[0][i] * share, p.eps);
         shift[i] = -over[0][i] * share * scale[i];
     }
     EVO_UNROLL
@@ -127,7 +127,7 @@ EVO_DEVICE void norm_tile(const gpu_tensor_finish_params &p, const unsigned char
                 y[i][e] = multiply_add(multiply_add(x[h + e][i], scale[i], shift[i]), affine.x, affine.y);
         }
         EVO_UNROLL
-        for (int i = 0; i < 2; i++) store_octet<T>(y[i], rows + (at + i) * pitch + (first + h) * T::BYTES);
+        for (int i = 0; i < 2; i++) store_octet<T>(y[i], rows + (at + i) * pitch, first + h);
         schedule_barrier();
     }
 }
@@ -191,7 +191,8 @@ template <class T, int DOWN> struct output_sums {
                 const int e = column_element(column) + row_element(row);
                 float raw = gate[r][c].v[e];
                 if (IS_HALF<T> && p.scaled) raw *= inverse[r * TILE_SIDE + tile_row(e)];
-                y[r][c].v[e] = multiply_add(y[r][c].v[e], own.x, own.y) * fast_sigmoid(multiply_add(raw, own.z, own.w));
+                y[r][c].v[e] =
+                    multiply_add(y[r][c].v[e], own.x, own.y) * sigmoid_for<T>(multiply_add(raw, own.z, own.w));
             }
             schedule_barrier();
         }

@@ -129,7 +129,7 @@ template <class T, int ACROSS> struct projection {
             for (int e = 0; e < TILE_SUMS; e++) {
                 const float4_t &own = row[own_row(e)];
                 value.v[e] = multiply_add(value.v[e], own.x, own.y) * masks[own_column(e)] *
-                             fast_sigmoid(multiply_add(gates.v[e], own.z, own.w));
+                             sigmoid_for<T>(multiply_add(gates.v[e], own.z, own.w));
             }
             store_tile_as<T>(value, rows.shared + c * TILE_SIDE * T::BYTES, rows.PITCH);
         }
