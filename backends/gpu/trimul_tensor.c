@@ -20,7 +20,7 @@ typedef struct tiles {
 /* What the products are made of. */
 typedef struct number {
     evo_compute compute;
-    int32_t dtype; /* of operands; GPU_FP32 stands for tf32 */
+    int32_t dtype; /* of operands; GPU_FP32 stands for tf32, GPU_SPLIT for fp32 */
     int64_t size;  /* bytes */
     tiles project[3], finish[2];
     gpu_function contract[2]; /* blocks of GPU_TENSOR_TILE rows, of GPU_TENSOR_TALL */
@@ -43,6 +43,12 @@ static const number numbers[] = {
         { 32, 384, GPU_TRIMUL_PROJECT_FP16_32 } },
       { { 64, 128, GPU_TRIMUL_FINISH_FP16_64 }, { 32, 384, GPU_TRIMUL_FINISH_FP16_32 } },
       { GPU_TRIMUL_CONTRACT_FP16, GPU_TRIMUL_CONTRACT_TALL_FP16 } },
+    { EVO_COMPUTE_FP32,
+      GPU_SPLIT,
+      4,
+      { { 64, 128, GPU_TRIMUL_PROJECT_SPLIT_64 }, { 32, 384, GPU_TRIMUL_PROJECT_SPLIT_32 } },
+      { { 64, 128, GPU_TRIMUL_FINISH_SPLIT_64 }, { 32, 384, GPU_TRIMUL_FINISH_SPLIT_32 } },
+      { GPU_TRIMUL_CONTRACT_SPLIT, GPU_TRIMUL_CONTRACT_TALL_SPLIT } },
     { EVO_COMPUTE_TF32,
       GPU_FP32,
       4,
@@ -55,6 +61,11 @@ static const number *number_of(const evo_trimul_desc *d) {
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].compute == d->compute) return &numbers[i];
     return NULL;
+}
+
+/* Whether operands are halves, whose range needs scales. */
+static bool is_scaled(const number *x) {
+    return x->dtype == GPU_FP16 || x->dtype == GPU_SPLIT;
 }
 
 /* Numbers of a row of an operand over `channels`: whole chunks. */
@@ -81,8 +92,9 @@ static int64_t project_shared(const evo_device *device, const number *x, const e
 static int64_t finish_shared(const evo_device *device, const number *x, const evo_trimul_desc *d, int64_t positions) {
     const int64_t columns = GPU_TENSOR_COLUMNS / 4; /* of a wave */
     const int64_t staging = gpu_trimul_waves(device) * TILE * (columns * (int64_t)sizeof(float) + GPU_ROW_PAD);
+    const int64_t stages = x->dtype == GPU_SPLIT ? GPU_SPLIT_STAGES : GPU_TENSOR_STAGES;
     return rows_bytes(x, positions, d->c) + rows_bytes(x, positions, d->c_z) +
-           ring_bytes(device, GPU_TENSOR_STAGES, GPU_TENSOR_COLUMNS) + staging + positions * (int64_t)sizeof(float);
+           ring_bytes(device, stages, GPU_TENSOR_COLUMNS) + staging + positions * (int64_t)sizeof(float);
 }
 
 static const tiles *project_tiles(const evo_device *device, const number *x, const evo_trimul_desc *d) {
@@ -239,18 +251,22 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
 
 /*
  * Workspace: a and b [batch][channels of a group][N][pitch], t in tiles [c][positions] for each row and tile of columns, if it
- * does not lie in the output, and where fp16 meets a mask, its largest values.
+ * does not lie in the output, and where halves meet a mask, its rows' exponents.
  */
 typedef struct buffers {
     unsigned char *a, *b, *t;
-    float *mask_parts;
+    int32_t *mask_exponents;
 } buffers;
 
-/* Numbers of a row of a and b: whole memory lines if that costs at most a sixteenth, or else whole 16 bytes. */
-static int64_t row_pitch(const evo_trimul_desc *d) {
-    for (int64_t whole = 64; whole > 8; whole /= 2)
+/*
+ * Numbers of a row of a and b: whole memory lines if that costs at most a sixteenth, or else whole 16 bytes, of split numbers whole
+ * chunks.
+ */
+static int64_t row_pitch(const number *x, const evo_trimul_desc *d) {
+    const int64_t least = x->dtype == GPU_SPLIT ? 16 : 8;
+    for (int64_t whole = 64; whole > least; whole /= 2)
         if (gpu_round(d->n, whole) * 16 <= d->n * 17) return gpu_round(d->n, whole);
-    return gpu_round(d->n, 8);
+    return gpu_round(d->n, least);
 }
 
 static bool is_dense(const evo_trimul_desc *d, const evo_tensor *out) {
@@ -293,7 +309,7 @@ static int64_t bytes_of(int64_t a, int64_t b, int64_t c, int64_t size) {
 }
 
 static int64_t side_bytes(const number *x, const evo_trimul_desc *d, const evo_schedule *step) {
-    return bytes_of(step->batch * step->channels, d->n, row_pitch(d), x->size);
+    return bytes_of(step->batch * step->channels, d->n, row_pitch(x, d), x->size);
 }
 
 static int64_t t_bytes(const number *x, const evo_trimul_desc *d, const evo_schedule *step, int64_t positions) {
@@ -301,14 +317,14 @@ static int64_t t_bytes(const number *x, const evo_trimul_desc *d, const evo_sche
     return bytes_of(step->batch, step->rows, t_layout(x, d, positions, step->rows).row, x->size);
 }
 
-static bool has_mask_parts(const number *x, const evo_trimul_desc *d) {
-    return x->dtype == GPU_FP16 && d->mask.dtype != EVO_NONE;
+static bool has_mask_exponents(const number *x, const evo_trimul_desc *d) {
+    return is_scaled(x) && d->mask.dtype != EVO_NONE;
 }
 
 static int64_t form_bytes(const number *x, const evo_trimul_desc *d, const evo_schedule *step, int64_t positions) {
     const int64_t sides = gpu_sum(side_bytes(x, d, step), side_bytes(x, d, step));
-    const int64_t parts = has_mask_parts(x, d) ? gpu_bytes(step->batch, GPU_MASK_PARTS, 1, 1) : 0;
-    return gpu_sum(gpu_sum(sides, t_bytes(x, d, step, positions)), parts);
+    const int64_t exponents = has_mask_exponents(x, d) ? gpu_bytes(step->batch, d->n, 1, 1) : 0;
+    return gpu_sum(gpu_sum(sides, t_bytes(x, d, step, positions)), exponents);
 }
 
 static buffers map_buffers(const evo_call *call, const number *x) {
@@ -319,7 +335,7 @@ static buffers map_buffers(const evo_call *call, const number *x) {
     to.a = (unsigned char *)gpu_take(&next, side_bytes(x, d, step));
     to.b = (unsigned char *)gpu_take(&next, side_bytes(x, d, step));
     to.t = (unsigned char *)gpu_take(&next, t_bytes(x, d, step, finish_tiles(call->device, x, d)->positions));
-    to.mask_parts = has_mask_parts(x, d) ? gpu_take(&next, 0) : NULL;
+    to.mask_exponents = has_mask_exponents(x, d) ? (int32_t *)gpu_take(&next, 0) : NULL;
     return to;
 }
 
@@ -384,7 +400,7 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     form->pack_layout = (uint32_t)(GPU_LAYOUT_TENSOR + 2 * x->dtype + (d->gate_input == EVO_GATE_RAW));
     form->pack_size = (size_t)map_weights(x, d, NULL, &none);
     const gpu_function all[] = {
-        GPU_TENSOR_PACK_ROWS, GPU_TENSOR_PACK_NORM, GPU_TRIMUL_MASK_MAX,          project->function,
+        GPU_TENSOR_PACK_ROWS, GPU_TENSOR_PACK_NORM, GPU_TENSOR_MASK_ROWS,         project->function,
         finish->function,     x->contract[0],       x->contract[has_tall(device)]
     };
     return gpu_load(device, all, (int)(sizeof all / sizeof *all));
@@ -402,20 +418,11 @@ static gpu_tensor by_i_and_k(const evo_trimul_desc *d, const evo_tensor *tensor,
     return view;
 }
 
-static evo_status find_mask_max(const evo_call *call, const evo_tile *tile, float *parts) {
-    const evo_trimul_desc *d = &call->problem->desc.trimul;
-    const gpu_mask_max_params params = { gpu_tensor_of(&d->mask, call->args.trimul.mask), parts, tile->batch.begin,
-                                         d->n };
-    if (!parts) return EVO_OK;
-    return gpu_launch(call, GPU_TRIMUL_MASK_MAX, GPU_MASK_PARTS, 1, tile->batch.end - tile->batch.begin, &params,
-                      sizeof params);
-}
-
 static evo_status project(const evo_call *call, const evo_tile *tile) {
     const evo_trimul_desc *d = &call->problem->desc.trimul;
     const number *x = number_of(d);
     const tiles *shape = project_tiles(call->device, x, d);
-    const int64_t group = tile->channels.end - tile->channels.begin, pitch = row_pitch(d);
+    const int64_t group = tile->channels.end - tile->channels.begin, pitch = row_pitch(x, d);
     const int64_t blocks = gpu_blocks(d->n * pitch, shape->positions), batch = tile->batch.end - tile->batch.begin;
     const int64_t per_side = gpu_blocks(2 * group, GPU_TENSOR_ROWS), chunks = 2 * per_side;
     const int64_t wanted = gpu_blocks(2 * (int64_t)gpu_device_properties(call->device)->compute_units, blocks * batch);
@@ -429,7 +436,7 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
         .norm = w.norm_in,
         .weight = w.proj,
         .table = w.proj_table,
-        .mask_parts = to.mask_parts,
+        .mask_exponents = to.mask_exponents,
         .target = { to.a, to.b },
         .target_batch = call->form->schedule.channels * d->n * pitch,
         .channel_stride = d->n * pitch,
@@ -445,10 +452,12 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
         .chunks_per_side = (int32_t)per_side,
         .chunks_per_block = (int32_t)per_block,
         .eps = (float)d->layer_norm_eps,
-        .mask_max = (float)d->mask_max,
     };
-    const evo_status status = find_mask_max(call, tile, to.mask_parts);
-    if (status != EVO_OK) return status;
+    if (to.mask_exponents) {
+        const evo_status status = gpu_find_mask_exponents(call, &params.mask, tile->batch.begin, tile->batch.end, d->n,
+                                                          d->n, to.mask_exponents);
+        if (status != EVO_OK) return status;
+    }
     return gpu_launch_shared(call, shape->function, blocks, gpu_blocks(chunks, per_block), batch,
                              (size_t)project_shared(call->device, x, d, shape->positions), &params, sizeof params);
 }
@@ -472,7 +481,7 @@ static float t_scale(const number *x, const evo_trimul_desc *d) {
 static evo_status contract(const evo_call *call, const evo_tile *tile) {
     const evo_trimul_desc *d = &call->problem->desc.trimul;
     const number *x = number_of(d);
-    const int64_t rows = tile->rows.end - tile->rows.begin, pitch = row_pitch(d);
+    const int64_t rows = tile->rows.end - tile->rows.begin, pitch = row_pitch(x, d);
     const buffers w = map_buffers(call, x);
     const gpu_t_layout layout = t_layout(x, d, finish_tiles(call->device, x, d)->positions, call->form->schedule.rows);
     const gpu_tensor_contract_params params = {
@@ -514,7 +523,7 @@ static evo_status finish(const evo_call *call, const evo_tile *tile) {
         .weight = w.out,
         .gate_weight = w.out_gate,
         .table = w.out_table,
-        .mask_parts = from.mask_parts,
+        .mask_exponents = from.mask_exponents,
         .row_begin = tile->rows.begin,
         .batch_begin = tile->batch.begin,
         .n = (int32_t)d->n,
@@ -524,9 +533,8 @@ static evo_status finish(const evo_call *call, const evo_tile *tile) {
         .c_depth = (int32_t)depth_of(x, d->c),
         .c_out = (int32_t)d->c_out,
         .raw_gate = d->gate_input == EVO_GATE_RAW,
-        .scaled = x->dtype == GPU_FP16 && d->gate_input == EVO_GATE_RAW,
+        .scaled = is_scaled(x) && d->gate_input == EVO_GATE_RAW,
         .eps = (float)d->layer_norm_eps,
-        .mask_max = (float)d->mask_max,
         .t_scale = 1.0f / t_scale(x, d),
     };
     return gpu_launch_shared(call, shape->function, layout.tiles, tile->rows.end - tile->rows.begin,
@@ -541,7 +549,8 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
     const gpu_properties *chip = gpu_device_properties(device);
     const number *x = number_of(d);
     if (!x) {
-        evo_text_add(why, "computes bf16, fp16 and tf32, the descriptor asks for %s", evo_compute_name(d->compute));
+        evo_text_add(why, "computes fp32, tf32, bf16 and fp16, the descriptor asks for %s",
+                     evo_compute_name(d->compute));
         return false;
     }
     if (x->compute == EVO_COMPUTE_TF32 && !chip->has_tf32) {

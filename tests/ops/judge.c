@@ -54,7 +54,7 @@ static const struct {
 } expected_refusals[] = {
     { "opm:tensor", "tensor: computes bf16, fp16 and tf32, the descriptor asks for" },
     { "opm:tensor", " has no tf32" },
-    { "trimul:tensor", "tensor: computes bf16, fp16 and tf32, the descriptor asks for" },
+    { "trimul:tensor", "tensor: computes fp32, tf32, bf16 and fp16, the descriptor asks for" },
     { "trimul:tensor", "has no matrix units for tf32" },
     { "trimul:tensor", "takes c and c_z from 8 on" },
     { "trimul:tensor", "want more shared memory" },

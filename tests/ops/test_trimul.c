@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -205,11 +206,11 @@ static void test_types(void **state) {
     judge_texts(judge_context, texts, COUNT(texts), seed);
 }
 
-/* The coarser modes on sizes that end within the tiles of matrix units, and on what fp16's range must survive. */
+/* All modes on sizes that end within the tiles of matrix units, and on what fp16's range must survive. */
 static void test_matrix_units(void **state) {
     static const char *const modes[] = { "dtype=bf16,compute=bf16", "dtype=fp32,compute=bf16",
                                          "dtype=fp16,compute=fp16", "dtype=fp32,compute=fp16",
-                                         "dtype=fp32,compute=tf32" };
+                                         "dtype=fp32,compute=tf32", "dtype=fp32,compute=fp32" };
     static const char *const sizes[] = {
         "n=1",
         "n=8",
@@ -238,6 +239,7 @@ static void test_matrix_units(void **state) {
     static const char *const large[] = {
         "trimul(n=131,c_z=8,c=8,dtype=bf16)",
         "trimul(n=131,c_z=8,c=8,dtype=fp32,compute=tf32,direction=incoming)",
+        "trimul(n=131,c_z=8,c=16,dtype=fp32,residual=1)",
         "trimul(n=70,c_z=40,c=16,alias=input,dtype=fp16)",
     };
     for (size_t i = 0; i < COUNT(large); i++)
@@ -246,26 +248,114 @@ static void test_matrix_units(void **state) {
         "trimul(b=2,n=19,c_z=16,c=40,residual=1,dtype=bf16)",
         "trimul(b=2,n=9,c_z=16,c=40,alias=input,dtype=fp16,direction=incoming)",
         "trimul(n=9,c_z=16,c=40,dtype=fp32,compute=tf32)",
+        "trimul(b=2,n=19,c_z=16,c=40,alias=input,dtype=fp32,direction=incoming)",
     };
     for (size_t i = 0; i < COUNT(limited); i++)
         if (test_takes((int)i)) judge_limits(judge_context, limited[i]);
     judge_split(judge_context, "trimul(b=3,n=9,c_z=16,c=16,dtype=fp16,mask=large)");
+    judge_split(judge_context, "trimul(b=3,n=9,c_z=16,c=16,dtype=fp32,mask=large,layout=padded)");
     judge_text(judge_context, "trimul(b=2,n=17,c_z=32,c=32,runs=4,residual=1,dtype=bf16)", seed);
+    judge_text(judge_context, "trimul(b=2,n=17,c_z=32,c=32,runs=4,residual=1,dtype=fp32)", seed);
 }
 
-/* fp16 products of numbers that fp16 does not hold: tensors times powers of two, so that they stay what their types hold. */
+/* What masks are multiplied by at (i, j) of a batch entry. */
+static double tiny_mask(int64_t i, int64_t j) {
+    (void)i, (void)j;
+    return 0x1p-66; /* about 1e-20 */
+}
+static double huge_mask(int64_t i, int64_t j) {
+    (void)i, (void)j;
+    return 0x1p33; /* about 1e10 */
+}
+static double masks_by_row(int64_t i, int64_t j) {
+    (void)j;
+    return ldexp(1.0, (int)(i * 37 % 67) - 33);
+}
+static double masks_by_column(int64_t i, int64_t j) {
+    return masks_by_row(j, i);
+}
+static double one_huge_mask(int64_t i, int64_t j) {
+    return i == 2 && j == 3 ? 0x1p33 : 1.0;
+}
+static double nan_mask(int64_t i, int64_t j) {
+    return i == 4 && j == 1 ? (double)NAN : 1.0;
+}
+static double infinite_mask(int64_t i, int64_t j) {
+    return i == 1 && j == 5 ? (double)INFINITY : 1.0;
+}
+
+/*
+ * Masks of any size, alike or not: whoever multiplies halves has to scale them. Where they are `wide`, fp32 itself has no room for t's
+ * squares, which only tier tensor of the kernels that compute in it avoids.
+ */
+static void test_masks(void **state) {
+    static const struct {
+        double (*factor)(int64_t i, int64_t j);
+        bool wide;
+    } masks[] = { { tiny_mask, false },    { huge_mask, true }, { masks_by_row, true },  { masks_by_column, true },
+                  { one_huge_mask, true }, { nan_mask, false }, { infinite_mask, false } };
+    static const char *const modes[] = { "compute=fp32", "compute=fp32,residual=1,variant=mean", "compute=fp16" };
+    uint64_t seed = test_seed(30);
+    (void)state;
+    for (size_t m = 0; m < COUNT(masks); m++)
+        for (size_t k = 0; k < COUNT(modes); k++)
+            for (int d = 0; d < 2; d++) {
+                char text[CASE_NAME_SIZE];
+                struct case_outcome outcome;
+                snprintf(text, sizeof text,
+                         "trimul(b=2,n=9,c_z=32,c=24,dtype=fp32,mask_dtype=fp32,mask=fractional,%s,direction=%s)",
+                         modes[k], directions[d]);
+                struct evo_case c = judge_parse(judge_context, text, seed);
+                struct case_tensor *mask = case_find(&c, "mask");
+                assert_true(mask != NULL && mask->count == 2 * 9 * 9);
+                for (int64_t e = 0; e < mask->count; e++) mask->values[e] *= masks[m].factor(e / 9 % 9, e % 9);
+                c.hard = true;
+                double *got = judge_run(judge_context, &c, &outcome);
+                if (!masks[m].wide || outcome.compute == EVO_COMPUTE_FP64 || strcmp(outcome.kernel, "tensor") == 0)
+                    judge_output(&c, outcome.compute, got);
+                free(got);
+                case_destroy(&c);
+            }
+}
+
+/* Which tier a chip with matrix units takes for fp32: IEEE products are the portable one's. */
+static void test_tiers(void **state) {
+    static const struct {
+        evo_compute compute;
+        const char *kernel;
+    } wanted[] = { { EVO_COMPUTE_FP32, "tensor" }, { EVO_COMPUTE_FP32_STRICT, "portable" } };
+    evo_device_info device = EVO_DEVICE_INFO_INIT;
+    (void)state;
+    OK(evo_context_device(judge_context, &device));
+    for (size_t i = 0; i < COUNT(wanted) && strncmp(device.name, "cpu", 3) != 0; i++) {
+        evo_trimul_desc d = EVO_TRIMUL_DESC_INIT;
+        evo_plan_info info = EVO_PLAN_INFO_INIT;
+        evo_plan *plan = NULL;
+        d.n = 256;
+        d.c_z = d.c = 128;
+        d.compute = wanted[i].compute;
+        d.kernel = getenv("EVO_KERNEL") != NULL ? wanted[i].kernel : NULL;
+        OK(evo_trimul_plan_create(judge_context, &d, &plan));
+        OK(evo_plan_get_info(plan, &info));
+        assert_string_equal(info.kernel, wanted[i].kernel);
+        assert_int_equal(info.compute, wanted[i].compute);
+        evo_plan_destroy(plan);
+    }
+}
+
+/* Products in halves of numbers that fp16 does not hold: tensors times powers of two, so that they stay what their types hold. */
 static void test_range(void **state) {
     static const char *const tensors[] = { "norm_in.weight", "a_proj.weight", "b_proj.bias",     "a_gate.weight",
                                            "out.weight",     "out_gate.bias", "norm_out.weight", "z" };
-    static const char *const variants[] = { "alphafold2", "mean" };
+    static const char *const modes[] = { "fp16,variant=alphafold2", "fp16,variant=mean", "fp32,variant=alphafold2",
+                                         "fp32,variant=mean" };
     uint64_t seed = test_seed(29);
     (void)state;
     for (size_t i = 0; i < COUNT(tensors); i++)
         for (int large = 0; large < 2; large++)
-            for (int v = 0; v < 2; v++) {
+            for (size_t m = 0; m < COUNT(modes); m++) {
                 char text[CASE_NAME_SIZE];
-                snprintf(text, sizeof text, "trimul(n=7,c_z=32,c=24,weights=fp32,dtype=fp32,compute=fp16,variant=%s)",
-                         variants[v]);
+                snprintf(text, sizeof text, "trimul(n=7,c_z=32,c=24,weights=fp32,dtype=fp32,compute=%s)", modes[m]);
                 struct evo_case c = judge_parse(judge_context, text, seed);
                 struct case_tensor *tensor = case_find(&c, tensors[i]);
                 assert_true(tensor != NULL && tensor->values != NULL);
@@ -374,9 +464,9 @@ int main(void) {
         cmocka_unit_test(test_sizes),        cmocka_unit_test(test_variants),       cmocka_unit_test(test_biases),
         cmocka_unit_test(test_inputs),       cmocka_unit_test(test_special_values), cmocka_unit_test(test_layouts),
         cmocka_unit_test(test_types),        cmocka_unit_test(test_random),         cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_matrix_units), cmocka_unit_test(test_range),          cmocka_unit_test(test_workspace),
-        cmocka_unit_test(test_repeats),      cmocka_unit_test(test_threads),        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_graphs),
+        cmocka_unit_test(test_matrix_units), cmocka_unit_test(test_masks),          cmocka_unit_test(test_tiers),
+        cmocka_unit_test(test_range),        cmocka_unit_test(test_workspace),      cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_threads),      cmocka_unit_test(test_limits),         cmocka_unit_test(test_graphs),
     };
     if (test_device_missing()) return TEST_SKIPPED;
     return cmocka_run_group_tests_name("trimul", tests, judge_setup, judge_teardown);

@@ -104,8 +104,7 @@ enum {
     GPU_BLOCK_WAVES = 4,                    /* waves of a block */
     GPU_CHUNK_BYTES = 64,                   /* of K, of every row, in a stage */
     GPU_STAGE_PITCH = GPU_CHUNK_BYTES + 16, /* bytes from row to row in shared memory */
-    GPU_ROW_PAD = 16,                       /* bytes behind each row of a whole operand in shared memory */
-    GPU_MASK_PARTS = 128                    /* blocks that look for the largest mask of a batch entry */
+    GPU_ROW_PAD = 16                        /* bytes behind each row of a whole operand in shared memory */
 };
 
 /*

@@ -63,18 +63,12 @@ enum {
     GPU_TENSOR_TALL = 256,    /* or so many rows, where a block has room for their stages */
     GPU_TENSOR_COLUMNS = 128, /* finish: output channels at a time */
     GPU_TENSOR_HIDDEN = 128,  /* the most channels of t */
-    GPU_TENSOR_STAGES = 3,    /* of project and finish, where copies are asynchronous; else 2 */
+    GPU_TENSOR_STAGES = 3,    /* of project and finish, where copies are asynchronous; else 2, */
+    GPU_SPLIT_STAGES = 2,     /* as in finish of split numbers, of which two blocks fit a multiprocessor so */
     GPU_CONTRACT_STAGES = 4,
     GPU_TRIMUL_WAVES =
         8 /* of a block of project, finish and the tall contract where copies are asynchronous; else GPU_BLOCK_WAVES */
 };
-
-/* evo_trimul_mask_max: the largest finite |mask| of each batch entry: parts[batch][GPU_MASK_PARTS]. */
-typedef struct gpu_mask_max_params {
-    gpu_tensor mask; /* [batch, i, j] */
-    float *parts;
-    int64_t batch_begin, n;
-} gpu_mask_max_params;
 
 /*
  * evo_trimul_project_<type>_<positions>: a and b, each channel a matrix [i][k], whatever the direction. Position
@@ -82,20 +76,19 @@ typedef struct gpu_mask_max_params {
  * tiles of 32: 16 channels, then their gates. Grid x: positions, y: parts of the chunks of 64 channels, z: batch.
  */
 typedef struct gpu_tensor_project_params {
-    gpu_tensor source;       /* [batch, i, k, channel] */
-    gpu_tensor mask;         /* [batch, i, k] */
-    const float *norm;       /* [depth][2] */
-    const void *weight;      /* [side][side_rows][depth], and a chunk of rows more that may be read */
-    const float *table;      /* [side][side_rows / 2][4]: scale and bias of a channel, and of its gate */
-    const float *mask_parts; /* NULL: numbers are not scaled */
+    gpu_tensor source;             /* [batch, i, k, channel] */
+    gpu_tensor mask;               /* [batch, i, k] */
+    const float *norm;             /* [depth][2] */
+    const void *weight;            /* [side][side_rows][depth], and a chunk of rows more that may be read */
+    const float *table;            /* [side][side_rows / 2][4]: scale and bias of a channel, and of its gate */
+    const int32_t *mask_exponents; /* [batch][i]: numbers of row i are divided by these powers of two; NULL: by 1 */
     void *target[2];
     int64_t target_batch, channel_stride; /* elements */
     int64_t positions, batch_begin;
     int32_t n, pitch, channels, depth;
     int32_t side_rows, group_begin, group; /* channels to compute, from group_begin (a multiple of 16) on */
     int32_t chunks_per_side, chunks_per_block;
-    float eps, mask_max;
-    int32_t unused;
+    float eps;
 } gpu_tensor_project_params;
 
 /* Where t is: element (channel h, i, j) at i * row + j / length * tile + h * (the tile's own length) + j % length. */
@@ -131,12 +124,11 @@ typedef struct gpu_tensor_finish_params {
     const float *norm_z;              /* [depth][2] */
     const void *weight, *gate_weight; /* [rows][c_depth], [rows][depth]; rows: c_out rounded up to GPU_TENSOR_COLUMNS */
     const float *table;               /* [rows][4]: scale and bias of the projection, and of the gate */
-    const float *mask_parts;          /* as in project */
+    const int32_t *mask_exponents;    /* as in project */
     int64_t row_begin, batch_begin;
     int32_t n, c_z, depth, c, c_depth, c_out;
     int32_t raw_gate, scaled; /* scaled: raw rows of z are scaled to fit fp16 */
-    float eps, mask_max, t_scale;
-    int32_t unused;
+    float eps, t_scale;
 } gpu_tensor_finish_params;
 
 #endif

@@ -78,7 +78,7 @@ template <class T, int ROWS> EVO_DEVICE void contract(const gpu_tensor_contract_
     const int y = both_sides<ROWS>::A_BYTES + across * HALF * STAGE_PITCH + right_lane_offset(STAGE_PITCH);
     const stage_walk<STAGES, both_sides<ROWS>> walk = { shared, (static_cast<int>(row_bytes) + CHUNK - 1) / CHUNK };
     walk.begin(operands);
-    if constexpr (ASYNCHRONOUS) {
+    if constexpr (ASYNCHRONOUS && !IS_SPLIT<T>) { /* of those two products' operands leave no registers for sums */
         using held = wave_operands<T, TILES, TILES>;
         walk.template run_ahead<held>(
             operands,
@@ -108,7 +108,10 @@ template <class T, int ROWS> EVO_DEVICE void contract(const gpu_tensor_contract_
         for (int c = 0; c < TILES; c++) {
             EVO_UNROLL
             for (int e = 0; e < TILE_SUMS; e++) sum[r][c].v[e] *= p.scale;
-            store_tile_as<T>(sum[r][c], staging + c * TILE_SIDE * T::BYTES, PITCH);
+            if constexpr (IS_SPLIT<T>) /* t is in fp32 */
+                store_tile(sum[r][c], reinterpret_cast<float *>(staging) + c * TILE_SIDE, PITCH);
+            else
+                store_tile_as<T>(sum[r][c], staging + c * TILE_SIDE * T::BYTES, PITCH);
         }
         wave_barrier();
         EVO_UNROLL
@@ -129,11 +132,13 @@ template <class T, int ROWS> EVO_DEVICE void contract(const gpu_tensor_contract_
     }
 EVO_CONTRACT(bf16, bfloat_t, GPU_TENSOR_TILE, 2)
 EVO_CONTRACT(fp16, half_t, GPU_TENSOR_TILE, 2)
+EVO_CONTRACT(split, split_t, GPU_TENSOR_TILE, 2)
 #if defined(EVO_MATRIX_TF32)
 EVO_CONTRACT(tf32, tf32_t, GPU_TENSOR_TILE, 2)
 #endif
 #if defined(EVO_LARGE_SHARED)
 EVO_CONTRACT(tall_bf16, bfloat_t, GPU_TENSOR_TALL, 1)
 EVO_CONTRACT(tall_fp16, half_t, GPU_TENSOR_TALL, 1)
+EVO_CONTRACT(tall_split, split_t, GPU_TENSOR_TALL, 1)
 EVO_CONTRACT(tall_tf32, tf32_t, GPU_TENSOR_TALL, 1)
 #endif

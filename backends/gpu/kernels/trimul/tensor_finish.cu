@@ -5,16 +5,16 @@
  */
 #include "backends/gpu/kernels/norm_rows.h"
 #include "backends/gpu/kernels/trimul/params.h"
-#include "backends/gpu/kernels/trimul/scaled.h"
 
-static constexpr int STAGES = ASYNCHRONOUS ? GPU_TENSOR_STAGES : 2, COLUMNS = GPU_TENSOR_COLUMNS;
+template <class T> static constexpr int STAGES = IS_SPLIT<T> ? GPU_SPLIT_STAGES : ASYNCHRONOUS ? GPU_TENSOR_STAGES : 2;
+static constexpr int COLUMNS = GPU_TENSOR_COLUMNS;
 static constexpr int WAVES = ASYNCHRONOUS ? int{ GPU_TRIMUL_WAVES } : int{ GPU_BLOCK_WAVES },
                      BLOCK_THREADS = WAVES * WAVE;
 static constexpr int WAVES_ACROSS = 4, WAVES_DOWN = WAVES / WAVES_ACROSS;
 static constexpr int WAVE_COLUMNS = COLUMNS / WAVES_ACROSS, ACROSS = WAVE_COLUMNS / TILE_SIDE;
 static constexpr int OUT_PITCH = WAVE_COLUMNS * 4 + GPU_ROW_PAD, HIDDEN = GPU_TENSOR_HIDDEN;
 
-/* Two positions of a channel of t, as they are stored. */
+/* Two positions of a channel of t, as they are stored: as T, or as floats where that has four bytes. */
 template <class T> struct stored_pair {
     uint32_t r[T::BYTES / 2];
 
@@ -70,12 +70,27 @@ EVO_DEVICE void sum_slices(float (&x)[COUNT][2], float *shares, int slice, int a
     }
 }
 
+/*
+ * LayerNorm's eps for t at (i, j) as it is stored, divided by the power of two of its rows' masks: so t is normed as it is, whatever
+ * the masks, and its squares stay in range. Not 0, so that a row of equal numbers gives zeros.
+ */
+EVO_DEVICE float eps_of(const gpu_tensor_finish_params &p, int64_t i, int j) {
+    if (!p.mask_exponents || j >= p.n) return p.eps;
+    const int32_t *own = p.mask_exponents + static_cast<int64_t>(block_z()) * p.n;
+    const int exponent = own[i] + own[j];
+    const float unit = power_of_two(exponent > MASK_LIMIT    ? -MASK_LIMIT
+                                    : exponent < -MASK_LIMIT ? MASK_LIMIT
+                                                             : -exponent);
+    return larger(p.eps * unit * unit, power_of_two(-126));
+}
+
 /* A tile of t [c][length] as normed rows [position][c_depth]. A thread has two positions of a slice of the channels. */
 template <class T, int POSITIONS>
 EVO_DEVICE void norm_tile(const gpu_tensor_finish_params &p, const unsigned char *t, int length, int count,
                           unsigned char *rows, int pitch, float *shares) {
     constexpr int PAIRS = POSITIONS / 2, SLICES = BLOCK_THREADS / PAIRS, WIDTH = HIDDEN / SLICES;
     const int slice = thread_x() / PAIRS, at = thread_x() % PAIRS * 2, first = slice * WIDTH;
+    const int column = static_cast<int>(block_x()) * POSITIONS;
     const float4_t *norm = reinterpret_cast<const float4_t *>(p.norm_t);
     const float share = 1.0f / static_cast<float>(p.c);
     const unsigned char *own = t + (static_cast<int64_t>(first) * length + at) * T::BYTES;
@@ -89,14 +104,13 @@ EVO_DEVICE void norm_tile(const gpu_tensor_finish_params &p, const unsigned char
             stored[h].load_some(own + h * length * T::BYTES, first + h < p.c ? count - at : 0);
     }
     float x[WIDTH][2], sum[1][2] = { { 0.0f, 0.0f } }, over[2][2] = { { 0.0f, 0.0f }, { 0.0f, 0.0f } };
-    const float unit = IS_HALF<T> ? power_of_two(mask_exponent(p.mask_parts, p.mask_max)) : 1.0f;
     EVO_UNROLL
     for (int h = 0; h < WIDTH; h++) {
         const float factor = IS_HALF<T> && first + h < p.c ? norm[first + h].z * p.t_scale : 1.0f;
         EVO_UNROLL
         for (int i = 0; i < 2; i++) {
             x[h][i] = stored[h].value(i);
-            if (IS_HALF<T>) x[h][i] *= factor * unit * unit;
+            if (IS_HALF<T>) x[h][i] *= factor;
             sum[0][i] += x[h][i];
         }
     }
@@ -112,7 +126,8 @@ EVO_DEVICE void norm_tile(const gpu_tensor_finish_params &p, const unsigned char
     float scale[2], shift[2];
     EVO_UNROLL
     for (int i = 0; i < 2; i++) {
-        scale[i] = spread_scale<T>(over[1][i] * share, over[0][i] * share, p.eps);
+        const float eps = IS_HALF<T> ? eps_of(p, p.row_begin + block_y(), column + at + i) : p.eps;
+        scale[i] = spread_scale<T>(over[1][i] * share, over[0][i] * share, eps);
         shift[i] = -over[0][i] * share * scale[i];
     }
     EVO_UNROLL
@@ -226,7 +241,7 @@ EVO_DEVICE void finish(const gpu_tensor_finish_params &p, unsigned char *shared)
     const int count = p.n - first_column < POSITIONS ? p.n - first_column : POSITIONS;
     const int t_pitch = p.c_depth * T::BYTES + GPU_ROW_PAD, z_pitch = p.depth * T::BYTES + GPU_ROW_PAD;
     unsigned char *t_rows = shared, *z_rows = t_rows + POSITIONS * t_pitch, *ring = z_rows + POSITIONS * z_pitch;
-    unsigned char *staging = ring + STAGES * rows_panel<COLUMNS, WAVES>::BYTES;
+    unsigned char *staging = ring + STAGES<T> * rows_panel<COLUMNS, WAVES>::BYTES;
     float *inverse = reinterpret_cast<float *>(staging + WAVES * TILE_SIDE * OUT_PITCH);
 
     output_weights<T> weights;
@@ -235,7 +250,7 @@ EVO_DEVICE void finish(const gpu_tensor_finish_params &p, unsigned char *shared)
     weights.steps_t = p.c_depth * T::BYTES / CHUNK;
     weights.steps = weights.steps_t + p.depth * T::BYTES / CHUNK;
     const int chunks = (p.c_out + COLUMNS - 1) / COLUMNS;
-    const stage_walk<STAGES, output_weights<T>> walk = { ring, chunks * weights.steps };
+    const stage_walk<STAGES<T>, output_weights<T>> walk = { ring, chunks * weights.steps };
     walk.begin(weights);
 
     const gpu_t_layout &layout = p.layout;
@@ -287,6 +302,8 @@ EVO_FINISH(bf16, bfloat_t, 64, 2)
 EVO_FINISH(bf16, bfloat_t, 32, 6)
 EVO_FINISH(fp16, half_t, 64, 2)
 EVO_FINISH(fp16, half_t, 32, 6)
+EVO_FINISH(split, split_t, 64, 2)
+EVO_FINISH(split, split_t, 32, 6)
 #if defined(EVO_MATRIX_TF32)
 EVO_FINISH(tf32, tf32_t, 64, 2)
 EVO_FINISH(tf32, tf32_t, 32, 6)

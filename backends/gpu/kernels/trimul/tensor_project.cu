@@ -5,38 +5,32 @@
  */
 #include "backends/gpu/kernels/norm_rows.h"
 #include "backends/gpu/kernels/trimul/params.h"
-#include "backends/gpu/kernels/trimul/scaled.h"
 
 static constexpr int STAGES = ASYNCHRONOUS ? GPU_TENSOR_STAGES : 2, ROWS = GPU_TENSOR_ROWS;
 static constexpr int WAVES = ASYNCHRONOUS ? int{ GPU_TRIMUL_WAVES } : int{ GPU_BLOCK_WAVES },
                      BLOCK_THREADS = WAVES * WAVE;
 static constexpr int WAVE_ROWS = ROWS / (WAVES / 2), DOWN = WAVE_ROWS / TILE_SIDE;
 
-EVO_KERNEL(evo_trimul_mask_max, gpu_mask_max_params, GPU_PACK_THREADS, 1) {
-    EVO_SHARED(float, shared, GPU_PACK_THREADS);
-    const int64_t *strides = p.mask.strides;
-    float most = 0.0f;
-    for (int64_t i = block_x(); i < p.n; i += GPU_MASK_PARTS) {
-        const int64_t row = (p.batch_begin + block_z()) * strides[0] + i * strides[1];
-        for (int64_t j = thread_x(); j < p.n; j += GPU_PACK_THREADS)
-            most = larger(most, finite_magnitude(load_mask(p.mask, row + j * strides[2])));
-    }
-    shared[thread_x()] = most;
-    block_barrier();
-    for (int half = GPU_PACK_THREADS / 2; half > 0; half /= 2) {
-        if (thread_x() < half) shared[thread_x()] = larger(shared[thread_x()], shared[thread_x() + half]);
-        block_barrier();
-    }
-    if (thread_x() == 0) p.parts[block_z() * GPU_MASK_PARTS + block_x()] = shared[0];
+/* The row of position m. N is below 2^16. */
+EVO_DEVICE uint32_t row_of(const gpu_tensor_project_params &p, int64_t m) {
+    return static_cast<uint32_t>(m) / static_cast<uint32_t>(p.pitch);
 }
 
 /* The offsets of position m in the source and the mask; false for padding. */
 EVO_DEVICE bool locate_position(const gpu_tensor_project_params &p, int64_t m, int64_t *source, int64_t *mask) {
-    const uint32_t i = static_cast<uint32_t>(m) / static_cast<uint32_t>(p.pitch); /* N is below 2^16 */
+    const uint32_t i = row_of(p, m);
     const int64_t k = m - static_cast<int64_t>(i) * p.pitch, batch = p.batch_begin + block_z();
     *source = batch * p.source.strides[0] + i * p.source.strides[1] + k * p.source.strides[2];
     *mask = batch * p.mask.strides[0] + i * p.mask.strides[1] + k * p.mask.strides[2];
     return m < p.positions && k < p.n;
+}
+
+/* The mask of position m over its row's power of two; 0 for padding. */
+EVO_DEVICE float mask_of(const gpu_tensor_project_params &p, int64_t m) {
+    int64_t source, at;
+    if (!locate_position(p, m, &source, &at)) return 0.0f;
+    const float mask = load_mask(p.mask, at);
+    return p.mask_exponents ? mask * power_of_two(-p.mask_exponents[block_z() * p.n + row_of(p, m)]) : mask;
 }
 
 /* The weights' chunks of 128 rows, one after the other, each over all of K. */
@@ -64,20 +58,25 @@ template <class T> struct weight_rows {
     }
 };
 
-/* What becomes of a tile of 16 channels: this wave's positions of it, through shared memory, to its rows of a or b. */
+/*
+ * What becomes of a tile of 16 channels: this wave's positions of it, through shared memory, to its rows of a or b. A lane takes a
+ * segment of 16 bytes of a row: of split numbers high or low halves.
+ */
 template <class T, int WIDTH> struct channel_rows {
-    static constexpr int PITCH = WIDTH * T::BYTES + GPU_ROW_PAD, SEGMENT = 16 / T::BYTES, SEGMENTS = WIDTH / SEGMENT;
+    static constexpr int SIZE = IS_SPLIT<T> ? 2 : T::BYTES, SEGMENT = 16 / SIZE;
+    static constexpr int PITCH = WIDTH * T::BYTES + GPU_ROW_PAD, SEGMENTS = WIDTH * T::BYTES / 16;
     static constexpr int AT_ONCE = WAVE / SEGMENTS;
     unsigned char *shared; /* [16][PITCH], the wave's own */
-    int64_t position;      /* of this lane's segment of a row; not negative if it is one */
+    int64_t offset;        /* of this lane's segment, bytes from the channel's begin; not negative if it is one */
     int count;             /* numbers of the segment that are not padding */
 
     EVO_METHOD void start(const gpu_tensor_project_params &p, unsigned char *staging, int64_t first) {
-        shared = staging;
-        position = first + lane_number() % SEGMENTS * SEGMENT;
+        const int own = lane_number() % SEGMENTS;
+        const int64_t position = first + (IS_SPLIT<T> ? own / 4 * 16 + own % 2 * 8 : own * SEGMENT);
         const int64_t k = static_cast<uint32_t>(position) % static_cast<uint32_t>(p.pitch);
+        shared = staging;
         count = k + SEGMENT <= p.n ? SEGMENT : k < p.n ? static_cast<int>(p.n - k) : 0;
-        if (position >= p.positions) position = -1;
+        offset = position < p.positions ? first * T::BYTES + own * 16 : -1;
     }
 
     /* `channels` of the 16 rows are channels. */
@@ -86,12 +85,12 @@ template <class T, int WIDTH> struct channel_rows {
         EVO_UNROLL
         for (int first = 0; first < TILE_SIDE; first += AT_ONCE) {
             const int row = first + lane_number() / SEGMENTS;
-            if (row >= TILE_SIDE || row >= channels || position < 0)
+            if (row >= TILE_SIDE || row >= channels || offset < 0)
                 continue; /* a wave of 64 may have more lanes than segments */
             float4_t v = *reinterpret_cast<const float4_t *>(shared + row * PITCH + lane_number() % SEGMENTS * 16);
             if (count < SEGMENT) v = keep_first(v);
-            *reinterpret_cast<float4_t *>(static_cast<unsigned char *>(target) +
-                                          (row * channel_stride + position) * T::BYTES) = v;
+            *reinterpret_cast<float4_t *>(static_cast<unsigned char *>(target) + row * channel_stride * T::BYTES +
+                                          offset) = v;
         }
         wave_barrier();
     }
@@ -101,9 +100,9 @@ template <class T, int WIDTH> struct channel_rows {
         unpack(v, words);
         EVO_UNROLL
         for (int w = 0; w < 4; w++) {
-            const int left = count - w * (4 / T::BYTES); /* numbers of this word on that stay */
+            const int left = count - w * (4 / SIZE); /* numbers of this word on that stay */
             const uint32_t bits = float_bits(words[w]);
-            words[w] = bits_float(left <= 0 ? 0u : T::BYTES == 2 && left == 1 ? bits & 0xffffu : bits);
+            words[w] = bits_float(left <= 0 ? 0u : SIZE == 2 && left == 1 ? bits & 0xffffu : bits);
         }
         return { words[0], words[1], words[2], words[3] };
     }
@@ -131,7 +130,7 @@ template <class T, int ACROSS> struct projection {
                 value.v[e] = multiply_add(value.v[e], own.x, own.y) * masks[own_column(e)] *
                              sigmoid_for<T>(multiply_add(gates.v[e], own.z, own.w));
             }
-            store_tile_as<T>(value, rows.shared + c * TILE_SIDE * T::BYTES, rows.PITCH);
+            store_tile_as<T>(value, rows.shared + byte_of<T>(c * TILE_SIDE), rows.PITCH);
         }
     }
 };
@@ -157,17 +156,13 @@ EVO_DEVICE void project(const gpu_tensor_project_params &p, unsigned char *share
     walk.begin(weights);
 
     static_assert(POSITIONS <= BLOCK_THREADS, "a mask a thread");
-    int64_t source, at_mask;
-    float own_mask = 0.0f;
-    if (thread_x() < POSITIONS && locate_position(p, first + thread_x(), &source, &at_mask))
-        own_mask = load_mask(p.mask, at_mask);
+    if (thread_x() < POSITIONS) mask[thread_x()] = mask_of(p, first + thread_x());
     const norm_task task = { &p.source, p.norm, p.channels, p.depth, false, p.eps };
     const auto locate = [&](int row, int64_t *offset) {
         int64_t at;
         return locate_position(p, first + row, offset, &at);
     };
     norm_rows<T, POSITIONS, OCTETS, WAVES>(task, locate, x, pitch, nullptr);
-    if (thread_x() < POSITIONS) mask[thread_x()] = own_mask * power_of_two(-mask_exponent(p.mask_parts, p.mask_max));
 
     projection<T, ACROSS> own;
     own.mask = mask + across * (POSITIONS / 2);
@@ -207,6 +202,8 @@ EVO_PROJECT(bf16, bfloat_t, 32, 6)
 EVO_PROJECT(fp16, half_t, 128, 2)
 EVO_PROJECT(fp16, half_t, 64, 4)
 EVO_PROJECT(fp16, half_t, 32, 6)
+EVO_PROJECT(split, split_t, 64, 2)
+EVO_PROJECT(split, split_t, 32, 6)
 #if defined(EVO_MATRIX_TF32)
 EVO_PROJECT(tf32, tf32_t, 64, 2)
 EVO_PROJECT(tf32, tf32_t, 32, 6)
