@@ -118,13 +118,61 @@ template <class T> EVO_DEVICE float spread_scale(float square, float rest, float
     return IS_SPLIT<T> ? 1.0f / square_root(spread) : hardware_rsqrt(spread);
 }
 
+/* Of one row: LayerNorm's numbers, or the power of two of a raw row: (x - mean) * scale + shift. */
+struct row_scale {
+    float mean, scale, shift;
+
+    /* 0 for channels that are not there, so that their zeros stay what they are. */
+    EVO_METHOD float mean_at(const norm_task &task, int channel) const {
+        return channel < task.channels ? mean : 0.0f;
+    }
+};
+
+/* Statistics of a row of which this lane has channels first + 64 q + (0 ... 7); a raw row's scale, and its inverse if it is wanted. */
+template <class T, row_kind KIND, int OCTETS>
+EVO_DEVICE row_scale measure_octets(const norm_task &task, const octet<KIND> (&stored)[OCTETS], int first,
+                                    float *inverse) {
+    row_scale own = { 0.0f, 1.0f, 0.0f };
+    float x[OCTETS * 8];
+    EVO_UNROLL
+    for (int q = 0; q < OCTETS; q++) stored[q].unpack(x + 8 * q);
+    if (!task.raw) {
+        const float share = 1.0f / static_cast<float>(task.channels);
+        float sum = 0.0f, rest = 0.0f, square = 0.0f;
+        EVO_UNROLL
+        for (int i = 0; i < OCTETS * 8; i++) sum += x[i];
+        own.mean = sum_of_lanes(sum) * share;
+        EVO_UNROLL
+        for (int i = 0; i < OCTETS * 8; i++) {
+            x[i] -= own.mean_at(task, first + i / 8 * 64 + (KIND == ROWS_OF_ANY ? i % 8 : 0));
+            rest += x[i];
+            square = multiply_add(x[i], x[i], square);
+        }
+        rest = sum_of_lanes(rest) * share;
+        own.scale = spread_scale<T>(sum_of_lanes(square) * share, rest, task.eps);
+        own.shift = -rest * own.scale;
+    } else if (inverse) {
+        float most = 0.0f;
+        EVO_UNROLL
+        for (int i = 0; i < OCTETS * 8; i++) most = larger(most, finite_magnitude(x[i]));
+        const int exponent = OPERAND_EXPONENT - exponent_above(largest_of_lanes(most));
+        own.scale = power_of_two(exponent);
+        if (thread_x() % 8 == 0) *inverse = power_of_two(-exponent);
+    }
+    return own;
+}
+
+/*
+ * Rows TOGETHER at a time: their loads are under way at once, LayerNorm's weight and bias are read once for all of them, and no branch
+ * stands between them. Numbers stay as they were stored meanwhile, which takes fewer registers.
+ */
 template <class T, int ROWS, int OCTETS, int WAVES, row_kind KIND, class LOCATE>
 EVO_DEVICE void norm_rows_of(const norm_task &task, const LOCATE &locate, unsigned char *shared, int pitch,
                              float *inverse) {
     constexpr int GROUPS = WAVES * WAVE / 8, ROUNDS = ROWS / GROUPS,
-                  WANTED =
-                      KIND == ROWS_OF_ANY || OCTETS > 4 ? 1 : (KIND == ROWS_OF_FLOATS || OCTETS <= 2 ? 4 : 8) / OCTETS;
-    constexpr int TOGETHER = WANTED < ROUNDS ? WANTED : ROUNDS; /* rows whose loads are under way at once */
+                  ROW_REGISTERS = OCTETS * (octet<KIND>::PAIRED ? 4 : 8);
+    constexpr int WANTED = KIND == ROWS_OF_ANY || ROW_REGISTERS > 24 ? 1 : OCTETS > 1 ? 2 : 4;
+    constexpr int TOGETHER = WANTED < ROUNDS ? WANTED : ROUNDS;
     static_assert(ROUNDS % TOGETHER == 0, "whole rounds");
     const gpu_tensor &t = *task.tensor;
     const int first = thread_x() % 8 * 8;
@@ -133,8 +181,10 @@ EVO_DEVICE void norm_rows_of(const norm_task &task, const LOCATE &locate, unsign
     EVO_UNROLL
     for (int q = 0; KEPT && q < OCTETS; q++)
         if (!task.raw && first + 64 * q < task.depth) load_norm(task, first + 64 * q, norm + 4 * q);
-    for (int row = thread_x() / 8; row < ROWS; row += GROUPS * TOGETHER) {
+    for (int round = 0; round < ROUNDS; round += TOGETHER) {
+        const int row = thread_x() / 8 + round * GROUPS;
         octet<KIND> stored[TOGETHER][OCTETS];
+        row_scale own[TOGETHER];
         EVO_UNROLL
         for (int u = 0; u < TOGETHER; u++) {
             int64_t offset = 0;
@@ -146,52 +196,25 @@ EVO_DEVICE void norm_rows_of(const norm_task &task, const LOCATE &locate, unsign
             }
         }
         EVO_UNROLL
-        for (int u = 0; u < TOGETHER; u++) {
-            float x[OCTETS * 8], shift = 0.0f, scale = 1.0f;
+        for (int u = 0; u < TOGETHER; u++)
+            own[u] = measure_octets<T>(task, stored[u], first, inverse ? inverse + row + u * GROUPS : nullptr);
+        EVO_UNROLL
+        for (int q = 0; q < OCTETS; q++) {
+            const int channel = first + 64 * q;
+            if (channel >= task.depth) continue;
+            if (!KEPT && !task.raw) load_norm(task, channel, norm);
             EVO_UNROLL
-            for (int q = 0; q < OCTETS; q++) stored[u][q].unpack(x + 8 * q);
-            if (!task.raw) {
-                const float share = 1.0f / static_cast<float>(task.channels);
-                float sum = 0.0f, rest = 0.0f, square = 0.0f;
+            for (int u = 0; u < TOGETHER; u++) {
+                float x[8];
+                stored[u][q].unpack(x);
                 EVO_UNROLL
-                for (int i = 0; i < OCTETS * 8; i++) sum += x[i];
-                const float mean = sum_of_lanes(sum) * share;
-                EVO_UNROLL
-                for (int i = 0; i < OCTETS * 8; i++) {
-                    const int channel = first + i / 8 * 64 + (KIND == ROWS_OF_ANY ? i % 8 : 0);
-                    x[i] -= channel < task.channels ? mean : 0.0f;
-                    rest += x[i];
-                    square = multiply_add(x[i], x[i], square);
+                for (int e = 0; e < 8; e++) {
+                    const float mean = own[u].mean_at(task, channel + (KIND == ROWS_OF_ANY ? e : 0));
+                    const float4_t &two = norm[(KEPT ? q : 0) * 4 + e / 2];
+                    x[e] = multiply_add(x[e] - mean, own[u].scale, own[u].shift);
+                    if (!task.raw) x[e] = multiply_add(x[e], e % 2 ? two.z : two.x, e % 2 ? two.w : two.y);
                 }
-                rest = sum_of_lanes(rest) * share;
-                scale = spread_scale<T>(sum_of_lanes(square) * share, rest, task.eps);
-                shift = -rest * scale;
-            } else if (inverse) {
-                float most = 0.0f;
-                EVO_UNROLL
-                for (int i = 0; i < OCTETS * 8; i++) most = larger(most, finite_magnitude(x[i]));
-                const int exponent = OPERAND_EXPONENT - exponent_above(largest_of_lanes(most));
-                scale = power_of_two(exponent);
-                if (thread_x() % 8 == 0) inverse[row + u * GROUPS] = power_of_two(-exponent);
-            }
-            EVO_UNROLL
-            for (int q = 0; q < OCTETS; q++) {
-                const int channel = first + 64 * q;
-                if (channel >= task.depth) continue;
-                float y[8];
-                if (task.raw) {
-                    EVO_UNROLL
-                    for (int e = 0; e < 8; e++) y[e] = x[8 * q + e] * scale;
-                } else {
-                    if (!KEPT) load_norm(task, channel, norm);
-                    EVO_UNROLL
-                    for (int e = 0; e < 8; e++) {
-                        const float4_t &two = norm[(KEPT ? q : 0) * 4 + e / 2];
-                        y[e] = multiply_add(multiply_add(x[8 * q + e], scale, shift), e % 2 ? two.z : two.x,
-                                            e % 2 ? two.w : two.y);
-                    }
-                }
-                store_octet<T>(y, shared + (row + u * GROUPS) * pitch, channel);
+                store_octet<T>(x, shared + (row + u * GROUPS) * pitch, channel);
             }
         }
     }
