@@ -2,6 +2,7 @@
 #include "backends/gpu/kernels/opm/params.h"
 
 #include "backends/gpu/launch.h"
+#include "backends/gpu/opm_tensor.h"
 
 /* form->order */
 enum {
@@ -101,15 +102,26 @@ static buffers map_buffers(const evo_call *call) {
     return to;
 }
 
-/* Multiply-adds of both orders, with the padding of their tiles. */
-static bool weight_first_is_cheaper(const evo_opm_desc *d) {
-    const double s = (double)d->s, n = (double)d->n, c = (double)d->c, z = (double)z_pitch(d);
+/* Multiply-adds of each order for one batch entry, with the padding of its tiles. */
+static double outer_first_cost(const evo_opm_desc *d) {
     const double hidden = (double)gpu_round(d->c, GPU_OPM_HIDDEN), n4 = (double)gpu_round(d->n, GPU_OPM_SIDE);
     const double columns = (double)gpu_round(d->c_z, GPU_OPM_COLUMNS), blocks = columns / (double)GPU_OPM_COLUMNS;
-    const double outer = n4 * n4 * hidden * hidden * (s * blocks + columns);
+    return n4 * n4 * hidden * hidden * ((double)d->s * blocks + columns);
+}
+
+static double weight_first_cost(const evo_opm_desc *d) {
+    const double s = (double)d->s, n = (double)d->n, c = (double)d->c, z = (double)z_pitch(d);
+    const double columns = (double)gpu_round(d->c_z, GPU_OPM_COLUMNS);
     const double weigh = (double)gpu_round(d->s * d->n, 128) * c * (double)gpu_round((int64_t)(c * z), 128);
-    const double combine = n * (double)gpu_round(d->n, 128) * columns * c * s;
-    return d->s > 0 && weigh + combine < outer;
+    return weigh + n * (double)gpu_round(d->n, 128) * columns * c * s;
+}
+
+static bool weight_first_is_cheaper(const evo_opm_desc *d) {
+    return d->s > 0 && weight_first_cost(d) < outer_first_cost(d);
+}
+
+double gpu_opm_portable_cost(const evo_opm_desc *d) {
+    return (double)d->batch * (weight_first_is_cheaper(d) ? weight_first_cost(d) : outer_first_cost(d));
 }
 
 static bool fits(const evo_opm_desc *d, const evo_form *form) {

@@ -29,6 +29,7 @@ enum {
     LEAST_ROWS = 16, /* of a tile: fewer would save little, as a block takes 64 x 4 pairs */
     LEAST_COLS = GPU_OPM_TENSOR_COLS,
     MOST_HIDDEN = 128,  /* c */
+    MOST_SPLIT = 64,    /* likewise in fp32 */
     MOST_CHANNELS = 384 /* c_m */
 };
 
@@ -36,11 +37,14 @@ enum {
 
 typedef struct number_type {
     evo_compute compute;
-    int32_t dtype; /* of operands; GPU_FP32 for tf32 */
+    int32_t dtype; /* of operands; GPU_SPLIT for fp32 */
     int64_t bytes;
+    int64_t each;            /* rows of a and b are rounded up to so many numbers */
     gpu_function project[3]; /* for 64, 256, 384 channels c_m */
     gpu_function outer[2];   /* the small form, the large one */
-    int slices[2];           /* of W_o, that a block of each holds */
+    int slices[2];           /* of W_o, that a block of each form holds */
+    int sides;               /* c_a at a time in the large form */
+    bool weighs;             /* has weight first: */
     gpu_function weigh, combine;
 } number_type;
 
@@ -48,39 +52,46 @@ static const number_type number_types[] = {
     { EVO_COMPUTE_BF16,
       GPU_BF16,
       2,
+      8,
       { GPU_OPM_PROJECT_BF16_64, GPU_OPM_PROJECT_BF16_256, GPU_OPM_PROJECT_BF16_384 },
       { GPU_OPM_OUTER_SMALL_BF16, GPU_OPM_OUTER_BF16 },
       { 2, 2 },
+      GPU_OPM_LARGE_SIDES,
+      true,
       GPU_OPM_WEIGH_BF16,
       GPU_OPM_COMBINE_BF16 },
     { EVO_COMPUTE_FP16,
       GPU_FP16,
       2,
+      8,
       { GPU_OPM_PROJECT_FP16_64, GPU_OPM_PROJECT_FP16_256, GPU_OPM_PROJECT_FP16_384 },
       { GPU_OPM_OUTER_SMALL_FP16, GPU_OPM_OUTER_FP16 },
       { 2, 2 },
+      GPU_OPM_LARGE_SIDES,
+      true,
       GPU_OPM_WEIGH_FP16,
       GPU_OPM_COMBINE_FP16 },
-    { EVO_COMPUTE_TF32,
-      GPU_FP32,
+    { EVO_COMPUTE_FP32,
+      GPU_SPLIT,
       4,
-      { GPU_OPM_PROJECT_TF32_64, GPU_OPM_PROJECT_TF32_256, GPU_OPM_PROJECT_TF32_384 },
-      { GPU_OPM_OUTER_SMALL_TF32, GPU_OPM_OUTER_TF32 },
+      16,
+      { GPU_OPM_PROJECT_SPLIT_64, GPU_OPM_PROJECT_SPLIT_256, GPU_OPM_PROJECT_SPLIT_384 },
+      { GPU_OPM_OUTER_SMALL_SPLIT, GPU_OPM_OUTER_SPLIT },
       { 1, 2 },
-      GPU_OPM_WEIGH_TF32,
-      GPU_OPM_COMBINE_TF32 },
+      1,
+      .weighs = false },
 };
 
-/* NULL: not a mode of this tier. */
+/* NULL: not a mode of this tier. fp16 has tf32's bits, and scales for its range, at twice the rate. */
 static const number_type *type_of(const evo_opm_desc *d) {
+    const evo_compute compute = d->compute == EVO_COMPUTE_TF32 ? EVO_COMPUTE_FP16 : d->compute;
     for (size_t t = 0; t < sizeof number_types / sizeof *number_types; t++)
-        if (number_types[t].compute == d->compute) return &number_types[t];
+        if (number_types[t].compute == compute) return &number_types[t];
     return NULL;
 }
 
-/* Numbers in 16 bytes, to which rows of a and b are rounded. */
 static int64_t each(const evo_opm_desc *d) {
-    return 16 / type_of(d)->bytes;
+    return type_of(d)->each;
 }
 
 static int64_t s_pad(const evo_opm_desc *d) {
@@ -134,7 +145,7 @@ static int64_t map_weights(const evo_opm_desc *d, void *pack, weights *w) {
     w->scales = gpu_take(&next, gpu_bytes(project_rows(d), 1, 1, 1));
     w->project = gpu_take(&next, operand_bytes(d, project_rows(d), depth(d), 1, 1));
     w->outer = gpu_take(&next, operand_bytes(d, hidden(d), gpu_round(d->c, 2), z_rows(d), 1));
-    w->weigh = gpu_take(&next, operand_bytes(d, z_rows(d), d->c, c_pad(d), 1));
+    w->weigh = type_of(d)->weighs ? gpu_take(&next, operand_bytes(d, z_rows(d), d->c, c_pad(d), 1)) : NULL;
     w->bias = gpu_take(&next, gpu_bytes(z_rows(d), 1, 1, 1));
     w->z_scale = gpu_take(&next, gpu_bytes(z_rows(d), 1, 1, 1));
     return (int64_t)(next - (uintptr_t)pack);
@@ -163,6 +174,12 @@ static gpu_pack_rows_item side_rows(const evo_call *call, const weights *to, con
     };
 }
 
+/*
+ * Split numbers: matrix units cut off each sum of 16 of k, which is 2^-24.5 of it on average and always towards 0. Here a sum of
+ * such sums is a factor of the next one, four times in all (a, b, o, z), and no LayerNorm follows; so z gets most of it back.
+ */
+static const float cut_off = 1.0f + 0x1p-23f;
+
 static evo_status pack_out(const evo_call *call, const weights *to) {
     const evo_opm_desc *d = &call->problem->desc.opm;
     const evo_opm_weights *from = &call->args.opm_weights;
@@ -179,7 +196,7 @@ static evo_status pack_out(const evo_call *call, const weights *to) {
         .c_z = (int32_t)d->c_z,
         .z_rows = (int32_t)z_rows(d),
         .dtype = type_of(d)->dtype,
-        .rest = ldexpf(1.0f, 2 * GPU_OPM_TENSOR_SHIFT),
+        .rest = type_of(d)->dtype == GPU_FP16 ? ldexpf(1.0f, 2 * GPU_OPM_TENSOR_SHIFT) : cut_off,
         .together = call->form->pack_layout >= GPU_LAYOUT_HOPPER ? 2 : 1,
     };
     return gpu_launch(call, GPU_OPM_PACK_OUT, z_rows(d), 1, 1, &params, sizeof params);
@@ -215,9 +232,10 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
 
 /* --- The form --- */
 
-/* Workspace: a and b of the schedule's batch entries, then u. */
+/* Workspace: a and b of the schedule's batch entries, then the exponents of their masks, then u. */
 typedef struct buffers {
     unsigned char *a, *b, *u;
+    int32_t *mask_exponents;  /* [batch][n], of split numbers with a mask */
     int64_t a_batch, b_batch; /* numbers of one batch entry */
 } buffers;
 
@@ -225,10 +243,20 @@ static int64_t a_width(const evo_opm_desc *d, const evo_form *form) {
     return form->order == WEIGHT_FIRST ? c_pad(d) : d->c;
 }
 
+/* Masks of any size are taken in fp32: each residue's are divided by a power of two, which is found first. */
+static bool finds_masks(const evo_opm_desc *d) {
+    return type_of(d)->dtype == GPU_SPLIT && d->mask.dtype != EVO_NONE;
+}
+
+static int64_t exponents_bytes(const evo_opm_desc *d, const evo_form *form) {
+    return finds_masks(d) ? gpu_bytes(form->schedule.batch, d->n, 1, 1) : 0;
+}
+
 static int64_t form_bytes(const evo_opm_desc *d, const evo_form *form) {
     const evo_schedule *step = &form->schedule;
-    const int64_t sides = gpu_sum(operand_bytes(d, step->batch, s_pad(d), step->rows, a_width(d, form)),
-                                  operand_bytes(d, step->batch, s_pad(d), step->cols, d->c));
+    int64_t sides = gpu_sum(operand_bytes(d, step->batch, s_pad(d), step->rows, a_width(d, form)),
+                            operand_bytes(d, step->batch, s_pad(d), step->cols, d->c));
+    sides = gpu_sum(sides, exponents_bytes(d, form));
     if (form->order == OUTER_FIRST) return sides;
     const int64_t row = evo_product(z_rows(d), d->c, s_pad(d), 1);
     return gpu_sum(sides, operand_bytes(d, row, form->tuning[U_ROWS], form->tuning[U_BATCH], 1));
@@ -243,12 +271,13 @@ static buffers map_buffers(const evo_call *call) {
     to.b_batch = s_pad(d) * step->cols * d->c;
     to.a = (unsigned char *)gpu_take(&next, operand_bytes(d, step->batch, to.a_batch, 1, 1));
     to.b = (unsigned char *)gpu_take(&next, operand_bytes(d, step->batch, to.b_batch, 1, 1));
+    to.mask_exponents = finds_masks(d) ? (int32_t *)gpu_take(&next, exponents_bytes(d, call->form)) : NULL;
     to.u = (unsigned char *)next;
     return to;
 }
 
 static int64_t fixed_shared(const number_type *type, bool large) {
-    return large ? GPU_OPM_TENSOR_FIXED(GPU_OPM_LARGE_SIDES, GPU_OPM_LARGE_STAGES, type->slices[1], type->bytes)
+    return large ? GPU_OPM_TENSOR_FIXED(type->sides, GPU_OPM_LARGE_STAGES, type->slices[1], type->bytes)
                  : GPU_OPM_TENSOR_FIXED(1, GPU_OPM_SMALL_STAGES, type->slices[0], type->bytes);
 }
 
@@ -277,7 +306,7 @@ static void choose_tile(const evo_device *device, const evo_opm_desc *d, evo_for
  */
 static const double number_cost = 400.0, launch_cost = 3e8, weight_first_rate = 1.5;
 
-static double outer_first_cost(const evo_device *device, const evo_opm_desc *d, const evo_form *form) {
+static double outer_first_products(const evo_device *device, const evo_opm_desc *d, const evo_form *form) {
     const double pairs = GPU_OPM_TENSOR_ROWS * GPU_OPM_TENSOR_COLS,
                  s = (double)gpu_round(s_pad(d), GPU_OPM_TENSOR_STEP / type_of(d)->bytes);
     const double blocks = (double)d->batch * (double)gpu_blocks(d->n, GPU_OPM_TENSOR_ROWS) *
@@ -286,7 +315,24 @@ static double outer_first_cost(const evo_device *device, const evo_opm_desc *d, 
     const double units = (double)gpu_device_properties(device)->compute_units, rounds = ceil(blocks / units);
     const double chunks = (double)gpu_blocks(s_pad(d), form->tuning[CHUNK]);
     const double columns = d->c_z <= GPU_OPM_TENSOR_COLUMNS / 2 ? GPU_OPM_TENSOR_COLUMNS / 2 : GPU_OPM_TENSOR_COLUMNS;
-    return rounds * units * pairs * (double)d->c * (double)hidden(d) * (s + columns * chunks) + 2 * launch_cost;
+    return rounds * units * pairs * (double)d->c * (double)hidden(d) * (s + columns * chunks);
+}
+
+static double outer_first_cost(const evo_device *device, const evo_opm_desc *d, const evo_form *form) {
+    return outer_first_products(device, d, form) + 2 * launch_cost;
+}
+
+/*
+ * Whether tier `portable` takes less time for compute fp32, which has one order here: in the same units a multiply-add of split
+ * numbers costs as much as three and a bit, one in fp32 eight.
+ */
+static const double split_rate = 2.7, portable_rate = 8.0;
+
+static bool portable_is_faster(const evo_device *device, const evo_opm_desc *d) {
+    evo_form form = { .order = OUTER_FIRST };
+    choose_tile(device, d, &form);
+    return portable_rate * gpu_opm_portable_cost(d) + 2 * launch_cost <
+           split_rate * outer_first_products(device, d, &form) + 3 * launch_cost;
 }
 
 static double weight_first_cost(const evo_opm_desc *d, const evo_form *form) {
@@ -344,19 +390,20 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     choose_tile(device, d, form);
     /* A normaliser of 0 must divide each o, which only the other order has. */
     const bool divides_by_zero = d->divide == EVO_DIVIDE_BEFORE && d->count_min <= 0.0;
-    const bool can = d->s > 0 && form->tuning[U_ROWS] > 0 && !divides_by_zero;
+    const bool can = type->weighs && d->s > 0 && form->tuning[U_ROWS] > 0 && !divides_by_zero;
     const int cheaper =
         can && weight_first_cost(d, form) < outer_first_cost(device, d, form) ? WEIGHT_FIRST : OUTER_FIRST;
     form->order = problem->order ? problem->order - 1 : cheaper;
     if (form->order == WEIGHT_FIRST && !can)
         return evo_fail(EVO_ERROR_UNSUPPORTED, "weight first %s",
-                        divides_by_zero ? "cannot divide by a count of 0: it needs count_min above 0"
-                                        : "needs S of at least 1, and a row of u within 32 MiB");
+                        !type->weighs     ? "is not for compute fp32"
+                        : divides_by_zero ? "cannot divide by a count of 0: it needs count_min above 0"
+                                          : "needs S of at least 1, and a row of u within 32 MiB");
     shrink(d, problem->order == 0, form);
     const evo_status status = gpu_settle(form, form_bytes(d, form), d->workspace_limit);
     if (status != EVO_OK) return status;
     weights none;
-    form->compute = type->compute;
+    form->compute = d->compute;
     form->pack_layout = (uint32_t)(GPU_LAYOUT_TENSOR + 2 * type->dtype);
     form->pack_size = (size_t)map_weights(d, NULL, &none);
     const gpu_function all[] = { GPU_TENSOR_PACK_ROWS,
@@ -364,21 +411,22 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
                                  GPU_OPM_PACK_OUT,
                                  project_function(d),
                                  type->outer[form->tuning[LARGE]],
+                                 GPU_TENSOR_MASK_ROWS,
                                  type->weigh,
                                  type->combine };
-    return gpu_load(device, all, (int)(sizeof all / sizeof *all));
+    return gpu_load(device, all, (int)(sizeof all / sizeof *all) - (type->weighs ? 0 : 2));
 }
 
 /* --- Stages --- */
 
 /* fp16: a and b are smaller by a power of two that holds the promised mask. */
 static int mask_exponent(const evo_opm_desc *d) {
-    return d->compute == EVO_COMPUTE_FP16 ? gpu_mask_exponent(d->mask_max, 30) : 0;
+    return type_of(d)->dtype == GPU_FP16 ? gpu_mask_exponent(d->mask_max, 30) : 0;
 }
 
 float gpu_opm_store_of(const evo_call *call) {
     const evo_opm_desc *d = &call->problem->desc.opm;
-    return d->compute == EVO_COMPUTE_FP16 ? ldexpf(1.0f, -GPU_OPM_TENSOR_SHIFT - mask_exponent(d)) : 1.0f;
+    return type_of(d)->dtype == GPU_FP16 ? ldexpf(1.0f, -GPU_OPM_TENSOR_SHIFT - mask_exponent(d)) : 1.0f;
 }
 
 const float *gpu_opm_scales_of(const evo_call *call) {
@@ -428,6 +476,8 @@ static evo_status project_sides(const evo_call *call, const evo_tile *tile, evo_
         .mask_b = d->mask_sides == EVO_MASK_BOTH,
         .eps = (float)d->layer_norm_eps,
         .store = gpu_opm_store_of(call),
+        .mask_exponents = to.mask_exponents,
+        .n = d->n,
     };
     const int64_t shared = GPU_OPM_TENSOR_PROJECT_SHARED(together, depth(d) * type->bytes, type->bytes);
     return gpu_launch_shared(call, project_function(d), gpu_blocks(positions, together), 1,
@@ -435,9 +485,19 @@ static evo_status project_sides(const evo_call *call, const evo_tile *tile, evo_
 }
 
 static evo_status project(const evo_call *call, const evo_tile *tile) {
+    const evo_opm_desc *d = &call->problem->desc.opm;
     const evo_range rows = tile->rows, cols = tile->cols;
-    if (rows.begin == cols.begin && rows.end == cols.end) return project_sides(call, tile, rows, 0, 2);
     evo_status status = EVO_OK;
+    if (finds_masks(d)) {
+        gpu_tensor mask = gpu_tensor_of(&d->mask, call->args.opm.mask); /* [batch, s, n] as [batch, n, s] */
+        const int64_t along_s = mask.strides[1];
+        mask.strides[1] = mask.strides[2];
+        mask.strides[2] = along_s;
+        status = gpu_find_mask_exponents(call, &mask, tile->batch.begin, tile->batch.end, d->n, d->s,
+                                         map_buffers(call).mask_exponents);
+        if (status != EVO_OK) return status;
+    }
+    if (rows.begin == cols.begin && rows.end == cols.end) return project_sides(call, tile, rows, 0, 2);
     if (rows.end > rows.begin) status = project_sides(call, tile, rows, 0, 1);
     if (cols.end > cols.begin && status == EVO_OK) status = project_sides(call, tile, cols, 1, 2);
     return status;
@@ -485,6 +545,8 @@ gpu_opm_tensor_outer_params gpu_opm_outer_of(const evo_call *call, const evo_til
         .z_rows = (int32_t)z_rows(d),
         .mask_b = d->mask_sides == EVO_MASK_BOTH,
         .mask_exponent = mask_exponent(d),
+        .mask_exponents = from.mask_exponents,
+        .n = d->n,
     };
 }
 
@@ -568,6 +630,11 @@ static bool takes_sizes(const evo_device *device, const evo_opm_desc *d, evo_tex
                      (long long)d->c_m);
         return false;
     }
+    if (type->dtype == GPU_SPLIT && d->c > MOST_SPLIT) {
+        evo_text_add(why, "takes c to %d in fp32, as sums over c * c lose digits, not %lld", MOST_SPLIT,
+                     (long long)d->c);
+        return false;
+    }
     /* Kernels count bytes of a row of these in 32 bits. */
     const int64_t combined = evo_product(d->s < INT64_MAX - 8 ? s_pad(d) : d->s, d->c, 1, 1);
     if (d->n >= 1 << 30 || d->c_z >= 1 << 20 || combined < 0 || combined >= 1 << 28) {
@@ -589,15 +656,14 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
     const evo_tensor *tensors[] = { &d->m, &d->residual, &d->out };
     const char *names[] = { "m", "residual", "out" };
     if (!type_of(d)) {
-        evo_text_add(why, "computes bf16, fp16 and tf32, the descriptor asks for %s", evo_compute_name(d->compute));
+        evo_text_add(why, "computes fp32, tf32, bf16 and fp16, the descriptor asks for %s",
+                     evo_compute_name(d->compute));
         return false;
     }
-    const gpu_properties *properties = gpu_device_properties(device);
-    if (d->compute == EVO_COMPUTE_TF32 && !properties->has_tf32) {
-        evo_text_add(why, "%s has no tf32", properties->arch);
-        return false;
-    }
-    return gpu_portable_takes(d->compute, tensors, names, 3, why) && takes_sizes(device, d, why);
+    if (!gpu_portable_takes(d->compute, tensors, names, 3, why) || !takes_sizes(device, d, why)) return false;
+    if (d->compute != EVO_COMPUTE_FP32 || problem->named || !portable_is_faster(device, d)) return true;
+    evo_text_add(why, "is slower than tier portable for so few sequences or residues");
+    return false;
 }
 
 static const char *const orders[] = { "tensor/outer-first", "tensor/weight-first", NULL };

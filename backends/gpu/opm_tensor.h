@@ -1,4 +1,4 @@
-/* opm_tensor.h: what tier `hopper` of the outer product mean takes from tier `tensor` beside its stages. */
+/* opm_tensor.h: what the tiers of the outer product mean take from each other: `hopper` from `tensor`, beside its stages, and that from `portable`. */
 #ifndef EVO_BACKENDS_GPU_OPM_TENSOR_H
 #define EVO_BACKENDS_GPU_OPM_TENSOR_H
 
@@ -20,5 +20,8 @@ const void *gpu_opm_weigh_of(const evo_call *call);
 
 /** Outer first: where a and b of a tile, W_o and the output lie. */
 gpu_opm_tensor_outer_params gpu_opm_outer_of(const evo_call *call, const evo_tile *tile);
+
+/** Multiply-adds of tier `portable` in the order that it would take, with the padding of its tiles. */
+double gpu_opm_portable_cost(const evo_opm_desc *d);
 
 #endif

@@ -52,8 +52,8 @@ double *judge_run(evo_context *context, const struct evo_case *c, struct case_ou
 static const struct {
     const char *kernel, *reason;
 } expected_refusals[] = {
-    { "opm:tensor", "tensor: computes bf16, fp16 and tf32, the descriptor asks for" },
-    { "opm:tensor", " has no tf32" },
+    { "opm:tensor", "tensor: computes fp32, tf32, bf16 and fp16, the descriptor asks for" },
+    { "opm:tensor", "takes c to 64 in fp32" },
     { "trimul:tensor", "tensor: computes fp32, tf32, bf16 and fp16, the descriptor asks for" },
     { "trimul:tensor", "has no matrix units for tf32" },
     { "trimul:tensor", "takes c and c_z from 8 on" },

@@ -44,9 +44,9 @@ static void test_sizes(void **state) {
 
 /*
  * What matrix units divide otherwise: blocks of 64 x 4 pairs, 128 channels of z and 32 of c_b, steps of 64 and chunks of 64 to
- * 512 sequences, both orders, blocks of 64 channels c_m. Each in the three modes of matrix units.
+ * 512 sequences, both orders, blocks of 64 channels c_m. Each in the modes of matrix units.
  */
-static void test_coarse_modes(void **state) {
+static void test_units(void **state) {
     static const char *const sizes[] = {
         "n=65,s=9,c_m=8,c=4,c_z=6",
         "n=5,s=65,c_m=16,c=8,c_z=16,mask=fractional",
@@ -62,13 +62,17 @@ static void test_coarse_modes(void **state) {
         "n=9,s=12,c_m=65,c=16,c_z=20,mask=large",
         "n=6,s=40,c=7,divide=before,count_min=0,count_eps=0,mask=column",
     };
-    static const char *const modes[] = { "dtype=bf16", "dtype=fp16", "dtype=fp32,compute=tf32",
-                                         "dtype=fp32,compute=bf16", "dtype=fp32,compute=fp16" };
+    static const char *const modes[] = { "dtype=bf16",
+                                         "dtype=fp16",
+                                         "dtype=fp32",
+                                         "dtype=fp32,compute=tf32",
+                                         "dtype=fp32,compute=bf16",
+                                         "dtype=fp32,compute=fp16" };
     uint64_t seed = test_seed(18);
     int number = 0;
     (void)state;
     for (size_t i = 0; i < COUNT(sizes); i++)
-        for (size_t m = 0; m < (i % 3 ? 3 : COUNT(modes)); m++) {
+        for (size_t m = 0; m < (i % 3 ? 4 : COUNT(modes)); m++) {
             char text[CASE_NAME_SIZE];
             if (!test_takes(number++)) continue;
             snprintf(text, sizeof text, "opm(%s,%s)", sizes[i], modes[m]);
@@ -167,6 +171,64 @@ static void test_special_values(void **state) {
         }
 }
 
+/* What masks are multiplied by, of sequence s and residue i. */
+static double tiny_mask(int64_t s, int64_t i) {
+    (void)s, (void)i;
+    return 0x1p-66; /* about 1e-20 */
+}
+static double huge_mask(int64_t s, int64_t i) {
+    (void)s, (void)i;
+    return 0x1p33; /* about 1e10 */
+}
+static double masks_by_residue(int64_t s, int64_t i) {
+    (void)s;
+    return ldexp(1.0, (int)(i * 37 % 67) - 33);
+}
+static double one_huge_mask(int64_t s, int64_t i) {
+    return s == 2 && i == 3 ? 0x1p33 : 1.0;
+}
+static double nan_mask(int64_t s, int64_t i) {
+    return s == 4 && i == 1 ? (double)NAN : 1.0;
+}
+static double infinite_mask(int64_t s, int64_t i) {
+    return s == 1 && i == 5 ? (double)INFINITY : 1.0;
+}
+
+/* Masks of any size, alike or not, in fp32: whoever multiplies halves has to scale them. */
+static void test_masks(void **state) {
+    static double (*const factors[])(int64_t s, int64_t i) = { tiny_mask,     huge_mask, masks_by_residue,
+                                                               one_huge_mask, nan_mask,  infinite_mask };
+    /* The second divides by the count whatever it is: where that is subnormal itself, fp32 has no digits of it. */
+    static const char *const variants[] = { "mean", "mean,divide=before,count_min=0,count_eps=0", "helixfold",
+                                            "megafold" };
+    enum {
+        BATCH = 2,
+        S = 12,
+        N = 9
+    };
+    uint64_t seed = test_seed(22);
+    (void)state;
+    for (size_t f = 0; f < COUNT(factors); f++)
+        for (size_t v = 0; v < COUNT(variants); v++) {
+            char text[CASE_NAME_SIZE];
+            struct case_outcome outcome;
+            if (factors[f] == tiny_mask && v == 1) continue;
+            snprintf(text, sizeof text,
+                     "opm(variant=%s,b=%d,s=%d,n=%d,c_m=24,c=24,c_z=20,dtype=fp32,mask_dtype=fp32,mask=fractional,"
+                     "biases=norm+a+b)",
+                     variants[v], BATCH, S, N);
+            struct evo_case c = judge_parse(judge_context, text, seed);
+            struct case_tensor *mask = case_find(&c, "mask");
+            assert_true(mask != NULL && mask->count == BATCH * S * N);
+            for (int64_t e = 0; e < mask->count; e++) mask->values[e] *= factors[f](e / N % S, e % N);
+            c.hard = true;
+            double *got = judge_run(judge_context, &c, &outcome);
+            judge_output(&c, outcome.compute, got);
+            free(got);
+            case_destroy(&c);
+        }
+}
+
 static void test_layouts(void **state) {
     static const char *const layouts[] = { "contiguous", "padded",   "offset", "transposed",
                                            "broadcast",  "negative", "slice" };
@@ -254,12 +316,14 @@ static void test_batches(void **state) {
     judge_split(judge_context, "opm(b=3,n=9,s=6,residual=1,dtype=fp64)");
     judge_split(judge_context, "opm(b=3,n=9,s=6,dtype=bf16,mask=batch,layout=padded)");
     judge_split(judge_context, "opm(b=3,n=7,s=2,dtype=fp64,variant=helixfold,layout=transposed)");
+    judge_split(judge_context, "opm(b=3,n=7,s=33,dtype=fp32,mask=large,layout=padded)");
 }
 
 static void test_repeats(void **state) {
     (void)state;
     judge_text(judge_context, "opm(b=2,n=17,s=9,runs=4,residual=1,dtype=fp64)", 1);
     judge_text(judge_context, "opm(b=2,n=17,s=9,runs=4,dtype=fp16,variant=alphafold3)", 1);
+    judge_text(judge_context, "opm(b=2,n=67,s=40,runs=4,dtype=fp32,variant=alphafold2)", 1);
 }
 
 static void test_threads(void **state) {
@@ -273,6 +337,7 @@ static void test_limits(void **state) {
     static const char *const texts[] = {
         "opm(b=2,n=19,s=7,residual=1,dtype=fp64)",
         "opm(b=1,n=8,s=3,dtype=bf16,variant=helixfold,layout=slice)",
+        "opm(b=2,n=9,s=5,dtype=fp32,variant=helixfold)",
         "opm(b=2,n=9,s=5,residual=1,alias=residual,dtype=fp64)",
         "opm(n=1,s=1,dtype=fp64)",
         "opm(b=2,n=9,s=20,c=9,dtype=bf16)",
@@ -395,8 +460,8 @@ int main(void) {
         cmocka_unit_test(test_inputs),  cmocka_unit_test(test_special_values), cmocka_unit_test(test_layouts),
         cmocka_unit_test(test_types),   cmocka_unit_test(test_random),         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_repeats), cmocka_unit_test(test_threads),        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_graphs),  cmocka_unit_test(test_coarse_modes),   cmocka_unit_test(test_long_counts),
-        cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_graphs),  cmocka_unit_test(test_units),          cmocka_unit_test(test_long_counts),
+        cmocka_unit_test(test_orders),  cmocka_unit_test(test_masks),
     };
     if (test_device_missing()) return TEST_SKIPPED;
     return cmocka_run_group_tests_name("opm", tests, judge_setup, judge_teardown);

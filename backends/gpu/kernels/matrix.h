@@ -302,6 +302,24 @@ template <template <class> class Y> EVO_DEVICE void multiply(sums &s, const oper
     for (int e = 0; e < TILE_SUMS; e++) s.v[e] += part.v[e];
 }
 
+/* Likewise tiles of sums at once, product by product, so that each has others between it and the one that it waits for. */
+template <int DOWN, int ACROSS>
+EVO_DEVICE void multiply_tiles(sums (&s)[DOWN][ACROSS], const operand<split_t> (&x)[DOWN],
+                               const right_operand<split_t> (&y)[ACROSS]) {
+    sums part[DOWN][ACROSS];
+    EVO_UNROLL
+    for (int product = 0; product < 3; product++) EVO_UNROLL
+    for (int d = 0; d < DOWN; d++) EVO_UNROLL
+    for (int a = 0; a < ACROSS; a++) {
+        if (product == 0) clear(part[d][a]);
+        multiply(part[d][a], product == 0 ? x[d].low : x[d].high, product == 1 ? y[a].low : y[a].high);
+    }
+    EVO_UNROLL
+    for (int d = 0; d < DOWN; d++) EVO_UNROLL
+    for (int a = 0; a < ACROSS; a++) EVO_UNROLL
+    for (int e = 0; e < TILE_SUMS; e++) s[d][a].v[e] += part[d][a].v[e];
+}
+
 /* Sums rounded to 16 bits. */
 template <class T> EVO_DEVICE operand<T> as_rounded_operand(const sums &s) {
     static_assert(T::BYTES == 2, "numbers of 16 bits");

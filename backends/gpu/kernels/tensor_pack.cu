@@ -12,11 +12,6 @@ EVO_DEVICE float load_rounded(const gpu_weight &w, int64_t i, double fill) {
     return static_cast<float>(load_weight(w, i, 0, fill));
 }
 
-/* Whether numbers are halves, which need scales. */
-EVO_DEVICE bool is_scaled(int dtype) {
-    return dtype == GPU_FP16 || dtype == GPU_SPLIT;
-}
-
 EVO_DEVICE float column_scale(const gpu_pack_rows_item &p, int64_t in) {
     if (!is_scaled(p.dtype) || !p.normed) return 1.0f;
     return power_of_two(column_exponent(load_rounded(p.norm_weight, in, 1.0), load_rounded(p.norm_bias, in, 0.0),
@@ -65,18 +60,6 @@ EVO_DEVICE row_facts measure_row(const gpu_pack_rows_item &p, int row, row_facts
         own.infinite += is_infinite(weight);
     }
     return gather(own, shared);
-}
-
-EVO_DEVICE void store_operand(void *target, int dtype, int64_t index, float value) {
-    if (dtype == GPU_SPLIT) { /* see split_t in matrix.h */
-        uint16_t *high = static_cast<uint16_t *>(target) + index / 16 * 32 + index % 16;
-        high[0] = float_to_half(value);
-        high[16] = float_to_half(value - half_to_float(high[0]));
-    } else if (dtype == GPU_FP32) {
-        static_cast<float *>(target)[index] = round_tf32(value);
-    } else {
-        store_number(target, dtype, index, value);
-    }
 }
 
 /* Of an infinite element its sign, of a finite one nothing; NaN stays. */

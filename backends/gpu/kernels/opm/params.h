@@ -77,7 +77,7 @@ enum {
     GPU_OPM_TENSOR_COLUMNS = 128, /* channels of the output a block */
     GPU_OPM_TENSOR_THREADS = 256,
     GPU_OPM_TENSOR_POSITIONS =
-        64,                    /* of a block of the project kernel (half as many in tf32); and its channels at a time */
+        64, /* of a block of the project kernel (half as many of four bytes); and its channels at a time */
     GPU_OPM_TENSOR_STEP = 128, /* bytes of S a stage */
     GPU_OPM_TENSOR_PAD = 16,   /* bytes between rows in shared memory, against bank conflicts */
     GPU_OPM_TENSOR_BAND = 8,   /* blocks of rows that run side by side */
@@ -113,7 +113,7 @@ enum {
 #define GPU_OPM_COMBINE_SHARED (1024 + 2 * (GPU_OPM_COMBINE_ROWS + GPU_OPM_COMBINE_COLS) * GPU_STAGE_PITCH)
 
 /*
- * evo_opm_tensor_project: a and b in 16 bits or tf32. Position m is (i, s), s padded to s_pad: m = i * s_pad + s. Element
+ * evo_opm_tensor_project: a and b in 16 bits or as split numbers. Position m is (i, s), s padded to s_pad: m = i * s_pad + s. Element
  * (channel, i, s) of a side goes to target[side] + channel * channel_stride + i * row_stride + s * s_stride; s_stride is 1
  * unless channel_stride is. Rows of `weight` are a's channels, then b's, rounded up to 64 together.
  */
@@ -131,6 +131,9 @@ typedef struct gpu_opm_tensor_project_params {
     int32_t pad;                         /* zeros behind a's channels of a position, where they lie side by side */
     int32_t mask_b;
     float eps, store; /* store: what a and b are multiplied by at last, a power of two */
+    int32_t unused;
+    const int32_t *mask_exponents; /* [batch][n]: masks of a residue are divided by these powers of two; NULL: by 1 */
+    int64_t n;
 } gpu_opm_tensor_project_params;
 
 /*
@@ -148,6 +151,9 @@ typedef struct gpu_opm_tensor_outer_params {
     int32_t z_rows;        /* c_z rounded up to 16 */
     int32_t mask_b;        /* 1: b carries the mask too */
     int32_t mask_exponent; /* fp16: a and b are 2^-mask_exponent times what the weights' scales say, for each side */
+    const int32_t
+        *mask_exponents; /* fp32: [batch][n], a and b are divided by 2^theirs where they are masked; NULL: by 1 */
+    int64_t n;
 } gpu_opm_tensor_outer_params;
 
 /*
@@ -179,12 +185,12 @@ typedef struct gpu_opm_tensor_combine_params {
  * holds `together` channels c_a side by side, 1 or 2.
  */
 typedef struct gpu_opm_tensor_pack_params {
-    gpu_weight source, bias;              /* [c_z, c * c], [c_z] */
-    const float *scales;                  /* [2 c], in fp16 only */
-    void *outer, *weigh;                  /* [blocks of 32 c_b][c_a][z_rows][c_a][32], [z_rows * c][c_pad] */
-    float *z_scale, *bias_target;         /* [z_rows] */
-    int32_t c, c_pad, c_z, z_rows, dtype; /* dtype: GPU_FP32 for tf32 */
-    float rest;                           /* fp16: what z_scale gets beside the row's own scale */
+    gpu_weight source, bias;      /* [c_z, c * c], [c_z] */
+    const float *scales;          /* [2 c], of halves only */
+    void *outer, *weigh;          /* weigh may be NULL; [blocks of 32 c_b][c_a][z_rows][c_a][32], [z_rows * c][c_pad] */
+    float *z_scale, *bias_target; /* [z_rows] */
+    int32_t c, c_pad, c_z, z_rows, dtype; /* dtype: GPU_SPLIT for fp32 */
+    float rest;                           /* halves: what z_scale gets beside the row's own scale */
     int32_t together, unused;
 } gpu_opm_tensor_pack_params;
 

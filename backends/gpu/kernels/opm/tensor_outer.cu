@@ -25,12 +25,16 @@ static constexpr int DOWN = 2, WAVE_J = WAVE / 32, HALVES = HIDDEN / TILE_SIDE, 
 
 /*
  * How many units of operands (step_units) and tiles of W_o are loaded ahead of their products: two waves a scheduler do not hide a load
- * otherwise. Elsewhere registers have no room.
+ * otherwise. Elsewhere registers have no room; for split numbers neither.
  */
 #if defined(EVO_MATRIX_MMA)
-static constexpr int AHEAD = 3;
+template <class T> static constexpr int UNITS_AHEAD = IS_SPLIT<T> ? 0 : 3;
+static constexpr int TILES_AHEAD = 3;
+static constexpr int TILE_SPAN = 2; /* of split numbers, tiles of W_o between which no branch stands */
 #else
-static constexpr int AHEAD = 0;
+template <class T> static constexpr int UNITS_AHEAD = 0;
+static constexpr int TILES_AHEAD = 0;
+static constexpr int TILE_SPAN = 1;
 #endif
 
 /* Masks of so many sequences pass through shared memory at a time. */
@@ -128,7 +132,15 @@ template <class NUMBER> struct masks {
     }
 };
 
-/* Of row i = thread % 64 with four j, over every fourth s: counts, and (fp16) the most that o may be. Uses `memory`. */
+/* Of residue begin + own of the tile's rows or columns: the exponent of the power of two that its masks are divided by. */
+EVO_DEVICE int mask_exponent(const gpu_opm_tensor_outer_params &p, int64_t begin, int own, int count) {
+    return p.mask_exponents ? p.mask_exponents[block_z() * p.n + begin + (own < count ? own : count - 1)] : 0;
+}
+
+/*
+ * Of row i = thread % 64 with four j, over every fourth s: counts, and (halves) the most that o may be, in units of the bounds of a and b.
+ * Uses `memory`.
+ */
 template <class NUMBER>
 EVO_DEVICE void count_masks(const gpu_opm_tensor_outer_params &p, const place &at, bool sizes, float *memory,
                             float (&sum)[COLS], float (&most)[COLS]) {
@@ -138,6 +150,13 @@ EVO_DEVICE void count_masks(const gpu_opm_tensor_outer_params &p, const place &a
     m.start(p, at);
     const int last = p.output.s - 1;
     if (last >= 0) m.load(0, last);
+    float unit = 1.0f, units[COLS] = { 1.0f, 1.0f, 1.0f, 1.0f };
+    if (sizes) {
+        unit = power_of_two(-mask_exponent(p, p.row_begin, at.row + thread_x() % ROWS, p.row_count));
+        EVO_UNROLL
+        for (int c = 0; c < COLS; c++)
+            units[c] = p.mask_b ? power_of_two(-mask_exponent(p, p.col_begin, at.col + c, p.col_count)) : 1.0f;
+    }
     for (int first = 0; first < p.output.s; first += DEPTH) {
         block_barrier();
         m.store(rows, cols, p.output.s - first, p.output.mask.dtype == GPU_BF16);
@@ -152,7 +171,8 @@ EVO_DEVICE void count_masks(const gpu_opm_tensor_outer_params &p, const place &a
             EVO_UNROLL
             for (int c = 0; c < COLS; c++) {
                 sum[c] = multiply_add(own, y[c], sum[c]);
-                if (sizes) most[c] += finite_magnitude(own) * (p.mask_b ? finite_magnitude(y[c]) : 1.0f);
+                if (sizes)
+                    most[c] += finite_magnitude(own) * unit * (p.mask_b ? finite_magnitude(y[c]) * units[c] : 1.0f);
             }
         }
     }
@@ -178,14 +198,16 @@ EVO_DEVICE void count_pairs(const gpu_opm_tensor_outer_params &p, const place &a
 /*
  * This thread's pair: normaliser and scale. A normaliser of 0 that divides before divides o itself. Uses `memory`.
  */
-EVO_DEVICE void number_pair(const gpu_opm_tensor_outer_params &p, const place &at, bool sizes, pair_numbers *pairs,
-                            float *memory) {
+template <class T>
+EVO_DEVICE void number_pair(const gpu_opm_tensor_outer_params &p, const place &at, pair_numbers *pairs, float *memory) {
+    constexpr int BOUND =
+        IS_SPLIT<T> ? int{ STORE_EXPONENT } : int{ GPU_OPM_TENSOR_HALF }; /* of |a| and |b| where the mask is 1 */
     float count[COLS], most[COLS], sum = 0.0f, size = 0.0f;
     const int i = thread_x() % ROWS, own = thread_x() / ROWS;
     if (p.output.mask.dtype == GPU_NONE) {
         sum = size = static_cast<float>(p.output.s);
     } else {
-        count_pairs(p, at, sizes, memory, count, most);
+        count_pairs(p, at, IS_HALF<T>, memory, count, most);
         EVO_UNROLL
         for (int j = 0; j < COLS; j++) {
             memory[(own * COLS + j) * ROWS + i] = count[j];
@@ -202,8 +224,7 @@ EVO_DEVICE void number_pair(const gpu_opm_tensor_outer_params &p, const place &a
     const float n = normaliser(p.output, sum);
     const bool divides = n == 0.0f && !p.output.divide_after;
     float scale = 1.0f;
-    if (sizes && size > 0.0f)
-        scale = power_of_two(14 - exponent_above(size) - 2 * (GPU_OPM_TENSOR_HALF - p.mask_exponent));
+    if (IS_HALF<T> && size > 0.0f) scale = power_of_two(14 - exponent_above(size) - 2 * (BOUND - p.mask_exponent));
     pairs->n[thread_x()] = divides ? 1.0f : n;
     pairs->scale[thread_x()] = divides ? scale / n : scale;
     block_barrier();
@@ -293,43 +314,56 @@ EVO_DEVICE void copy_weight(const gpu_opm_tensor_outer_params &p, const place &a
 /* --- Products --- */
 
 template <class FORM> struct accumulators {
-    sums o[FORM::SIDES][DOWN][WAVE_J][HALVES];
+    sums o[FORM::SIDES][WAVE_J][DOWN][HALVES];
     sums z[DOWN][WAVE_J][Z_TILES];
 };
 
 /*
- * What passes through registers for a step's products: a unit is 16 rows of a over 32 bytes of S, which meets all of the wave's rows
+ * What passes through registers for a step's products: a unit is 16 rows of a over an operand's S, which meets all of the wave's rows
  * of b there.
  */
 template <class FORM> struct step_units {
     using T = typename FORM::T;
-    static constexpr int RING = 4, LEFTS = FORM::SIDES * DOWN, COUNT = STEP / K_BYTES * LEFTS;
-    static_assert(AHEAD < RING && COUNT % RING == 0 && STEP / K_BYTES % 2 == 0, "a step ends where the next begins");
-    operand<T> left[RING];
+    static constexpr int TOGETHER =
+        IS_SPLIT<T> ? DOWN : 1; /* lefts of a unit: products of split numbers are three in a row */
+    static constexpr int LEFTS = FORM::SIDES * DOWN, BYTES = OPERAND_BYTES<T>, COUNT = STEP / BYTES * LEFTS / TOGETHER;
+    static constexpr int RING = COUNT < 4 ? COUNT : 4;
+    static_assert(UNITS_AHEAD<T> < RING && COUNT % RING == 0 && STEP / BYTES % 2 == 0,
+                  "a step ends where the next begins");
+    operand<T> left[RING][TOGETHER];
     right_operand<T> right[2][WAVE_J][HALVES];
 
     /* x: the wave's first row of the stage, y: that of b, both where the step begins, from this lane's offset on. */
     EVO_METHOD void load(int unit, const unsigned char *x, const unsigned char *y, int y_pitch) {
-        const int k = unit / LEFTS, row = unit % LEFTS / DOWN * ROWS + unit % DOWN * TILE_SIDE;
+        const int first = unit * TOGETHER, k = first / LEFTS;
         EVO_UNROLL
-        for (int j = 0; unit % LEFTS == 0 && j < WAVE_J; j++) EVO_UNROLL
+        for (int j = 0; first % LEFTS == 0 && j < WAVE_J; j++) EVO_UNROLL
         for (int half = 0; half < HALVES; half++)
-            right[k % 2][j][half] = load_right_from<T>(y + (j * HIDDEN + half * TILE_SIDE) * y_pitch + k * K_BYTES);
-        left[unit % RING] = load_from<T>(x + row * STEP_PITCH + k * K_BYTES);
+            right[k % 2][j][half] = load_right_from<T>(y + (j * HIDDEN + half * TILE_SIDE) * y_pitch + k * BYTES);
+        EVO_UNROLL
+        for (int l = 0; l < TOGETHER; l++) {
+            const int row = (first + l) % LEFTS / DOWN * ROWS + (first + l) % DOWN * TILE_SIDE;
+            left[unit % RING][l] = load_from<T>(x + row * STEP_PITCH + k * BYTES);
+        }
     }
 
     EVO_METHOD void multiply_into(int unit, accumulators<FORM> &sum) const {
-        const int k = unit / LEFTS, side = unit % LEFTS / DOWN, d = unit % DOWN;
-        EVO_UNROLL
-        for (int j = 0; j < WAVE_J; j++) EVO_UNROLL
-        for (int half = 0; half < HALVES; half++)
-            multiply(sum.o[side][d][j][half], left[unit % RING], right[k % 2][j][half]);
-        if (AHEAD == 0) schedule_barrier();
+        const int first = unit * TOGETHER, k = first / LEFTS, side = first % LEFTS / DOWN, d = first % DOWN;
+        if constexpr (IS_SPLIT<T>) {
+            EVO_UNROLL
+            for (int j = 0; j < WAVE_J; j++) multiply_tiles(sum.o[side][j], left[unit % RING], right[k % 2][j]);
+        } else {
+            EVO_UNROLL
+            for (int j = 0; j < WAVE_J; j++) EVO_UNROLL
+            for (int half = 0; half < HALVES; half++)
+                multiply(sum.o[side][j][d][half], left[unit % RING][0], right[k % 2][j][half]);
+        }
+        if (UNITS_AHEAD<T> == 0) schedule_barrier();
     }
 };
 
 /* o of one c_a and 16 c_b times its pairs' scales, as operands. */
-template <class FORM> using o_operands = operand<typename FORM::T>[DOWN][WAVE_J][TILE_PARTS<typename FORM::T>];
+template <class FORM> using o_operands = operand<typename FORM::T>[DOWN][WAVE_J];
 
 template <class FORM>
 EVO_DEVICE void take_o(const pair_numbers *pairs, int i, int j, int side, int half, accumulators<FORM> &sum,
@@ -337,38 +371,84 @@ EVO_DEVICE void take_o(const pair_numbers *pairs, int i, int j, int side, int ha
     EVO_UNROLL
     for (int d = 0; d < DOWN; d++) EVO_UNROLL
     for (int w = 0; w < WAVE_J; w++) {
-        sums &own = sum.o[side][d][w][half];
+        sums &own = sum.o[side][w][d][half];
         EVO_UNROLL
         for (int e = 0; e < TILE_SUMS; e++) own.v[e] *= pairs->scale[(j + w) * ROWS + i + d * TILE_SIDE + tile_row(e)];
-        as_operands(own, o[d][w]);
+        o[d][w] = as_operand<typename FORM::T>(own);
     }
 }
 
 template <class FORM>
-EVO_DEVICE void add_projection(const o_operands<FORM> &o, int part, const right_operand<typename FORM::T> &w, int tile,
+EVO_DEVICE void add_projection(const o_operands<FORM> &o, const right_operand<typename FORM::T> &w, int tile,
                                accumulators<FORM> &sum) {
     EVO_UNROLL
     for (int d = 0; d < DOWN; d++) EVO_UNROLL
-    for (int j = 0; j < WAVE_J; j++) multiply(sum.z[d][j][tile], o[d][j][part], w);
+    for (int j = 0; j < WAVE_J; j++) multiply(sum.z[d][j][tile], o[d][j], w);
 }
 
-/* Half of the block's channels of z, from tile `first` on; a tile of W_o is loaded AHEAD tiles before its products. */
+/* Half of the block's channels of z, from tile `first` on; a tile of W_o is loaded TILES_AHEAD tiles before its products. */
 template <class FORM>
 EVO_DEVICE void project_half(const unsigned char *slice, const o_operands<FORM> (&o)[FORM::SIDES][HALVES], int first,
                              accumulators<FORM> &sum) {
     using T = typename FORM::T;
-    constexpr int PARTS = TILE_PARTS<T>, TILES = Z_TILES / 2, COUNT = FORM::SIDES * HALVES * PARTS * TILES;
-    right_operand<T> w[AHEAD + 1];
+    constexpr int TILES = Z_TILES / 2, COUNT = FORM::SIDES * HALVES * TILES;
+    right_operand<T> w[TILES_AHEAD + 1];
     EVO_UNROLL
-    for (int n = 0; n < COUNT + AHEAD; n++) {
+    for (int n = 0; n < COUNT + TILES_AHEAD; n++) {
         if (n < COUNT)
-            w[n % (AHEAD + 1)] = load_right_from<T>(slice + n / (TILES * PARTS * HALVES) * FORM::W_TILE +
-                                                    n / TILES % (HALVES * PARTS) * K_BYTES +
-                                                    (first + n % TILES) * TILE_SIDE * FORM::W_PITCH);
-        if (n < AHEAD) continue;
-        const int m = n - AHEAD, run = m / TILES;
-        add_projection<FORM>(o[run / PARTS / HALVES][run / PARTS % HALVES], run % PARTS, w[m % (AHEAD + 1)],
-                             first + m % TILES, sum);
+            w[n % (TILES_AHEAD + 1)] =
+                load_right_from<T>(slice + n / (TILES * HALVES) * FORM::W_TILE + n / TILES % HALVES * OPERAND_BYTES<T> +
+                                   (first + n % TILES) * TILE_SIDE * FORM::W_PITCH);
+        if (n < TILES_AHEAD) continue;
+        const int m = n - TILES_AHEAD, run = m / TILES;
+        add_projection<FORM>(o[run / HALVES][run % HALVES], w[m % (TILES_AHEAD + 1)], first + m % TILES, sum);
+    }
+}
+
+/*
+ * Likewise a tile of split numbers: the 32 c_b make one sum on the matrix unit, so that z, which runs over all (c_a, c_b), is added
+ * to half as often; products with a low half, which are small, come first.
+ */
+template <class FORM>
+EVO_DEVICE void add_split_tile(const unsigned char *weights, const o_operands<FORM> (&o)[HALVES], int tile,
+                               accumulators<FORM> &sum) {
+    using T = typename FORM::T;
+    right_operand<T> w[HALVES];
+    EVO_UNROLL
+    for (int half = 0; half < HALVES; half++)
+        w[half] = load_right_from<T>(weights + tile * TILE_SIDE * FORM::W_PITCH + half * OPERAND_BYTES<T>);
+    EVO_UNROLL
+    for (int j = 0; j < WAVE_J; j++) {
+        sums part[DOWN];
+        EVO_UNROLL
+        for (int n = 0; n < 3 * HALVES; n++) {
+            const int half = n < 4 ? n / 2 : n - 4, product = n < 4 ? n % 2 : 2;
+            EVO_UNROLL
+            for (int d = 0; d < DOWN; d++) {
+                const operand<T> &x = o[half][d][j];
+                if (n == 0) clear(part[d]);
+                multiply(part[d], product == 0 ? x.low : x.high, product == 1 ? w[half].low : w[half].high);
+            }
+        }
+        EVO_UNROLL
+        for (int d = 0; d < DOWN; d++) EVO_UNROLL
+        for (int e = 0; e < TILE_SUMS; e++) sum.z[d][j][tile].v[e] += part[d].v[e];
+    }
+}
+
+template <class FORM>
+EVO_DEVICE void project_split(const unsigned char *slice, const pair_numbers *pairs, int i, int j, int columns,
+                              accumulators<FORM> &sum) {
+    static_assert(FORM::SIDES == 1 && HALVES == 2, "as registers allow");
+    o_operands<FORM> o[HALVES];
+    EVO_UNROLL
+    for (int half = 0; half < HALVES; half++) take_o<FORM>(pairs, i, j, 0, half, sum, o[half]);
+    EVO_UNROLL
+    for (int first = 0; first < Z_TILES; first += TILE_SPAN) {
+        if (first * TILE_SIDE >= columns) continue;
+        EVO_UNROLL
+        for (int tile = first; tile < first + TILE_SPAN; tile++) add_split_tile<FORM>(slice, o, tile, sum);
+        schedule_barrier();
     }
 }
 
@@ -380,27 +460,24 @@ template <class FORM>
 EVO_DEVICE void project_products(const unsigned char *slice, const pair_numbers *pairs, int i, int j, int columns,
                                  accumulators<FORM> &sum) {
     using T = typename FORM::T;
-    o_operands<FORM> o[AHEAD > 0 ? FORM::SIDES : 1][AHEAD > 0 ? HALVES : 1];
+    o_operands<FORM> o[TILES_AHEAD > 0 ? FORM::SIDES : 1][TILES_AHEAD > 0 ? HALVES : 1];
     EVO_UNROLL
     for (int side = 0; side < FORM::SIDES; side++) EVO_UNROLL
     for (int half = 0; half < HALVES; half++) {
-        take_o<FORM>(pairs, i, j, side, half, sum, o[AHEAD > 0 ? side : 0][AHEAD > 0 ? half : 0]);
-        if constexpr (AHEAD == 0) {
+        take_o<FORM>(pairs, i, j, side, half, sum, o[TILES_AHEAD > 0 ? side : 0][TILES_AHEAD > 0 ? half : 0]);
+        if constexpr (TILES_AHEAD == 0) {
             EVO_UNROLL
             for (int tile = 0; tile < Z_TILES; tile++) {
                 if (tile * TILE_SIDE >= columns) continue;
-                EVO_UNROLL
-                for (int part = 0; part < TILE_PARTS<T>; part++)
-                    add_projection<FORM>(o[0][0], part,
-                                         load_right_from<T>(slice + side * FORM::W_TILE +
-                                                            tile * TILE_SIDE * FORM::W_PITCH +
-                                                            (half * TILE_PARTS<T> + part) * K_BYTES),
-                                         tile, sum);
+                add_projection<FORM>(o[0][0],
+                                     load_right_from<T>(slice + side * FORM::W_TILE + tile * TILE_SIDE * FORM::W_PITCH +
+                                                        half * OPERAND_BYTES<T>),
+                                     tile, sum);
                 schedule_barrier();
             }
         }
     }
-    if constexpr (AHEAD > 0) {
+    if constexpr (TILES_AHEAD > 0) {
         project_half<FORM>(slice, o, 0, sum);
         if (columns > COLUMNS / 2) project_half<FORM>(slice, o, Z_TILES / 2, sum);
     }
@@ -411,7 +488,7 @@ template <class FORM> EVO_DEVICE void clear_products(accumulators<FORM> &sum) {
     for (int side = 0; side < FORM::SIDES; side++) EVO_UNROLL
     for (int d = 0; d < DOWN; d++) EVO_UNROLL
     for (int j = 0; j < WAVE_J; j++) EVO_UNROLL
-    for (int half = 0; half < HALVES; half++) clear(sum.o[side][d][j][half]);
+    for (int half = 0; half < HALVES; half++) clear(sum.o[side][j][d][half]);
 }
 
 /* --- The walk --- */
@@ -447,7 +524,7 @@ EVO_DEVICE void walk_channels(const gpu_opm_tensor_outer_params &p, const place 
     block_barrier();
     units ring;
     EVO_UNROLL
-    for (int u = 0; u < AHEAD; u++) ring.load(u, x, y, pitch);
+    for (int u = 0; u < UNITS_AHEAD<T>; u++) ring.load(u, x, y, pitch);
     int slot = 0, slice = 0;
     for (int c_a = 0; c_a < p.c; c_a += FORM::SIDES) {
         const int ahead = c_a + (FORM::SLICES - 1) * FORM::SIDES;
@@ -459,16 +536,16 @@ EVO_DEVICE void walk_channels(const gpu_opm_tensor_outer_params &p, const place 
                 copy_weight<FORM>(p, at, ahead, c_b, next_slice); /* its last readers are done */
             EVO_UNROLL
             for (int u = 0; u <= units::COUNT; u++) {
-                if (u == units::COUNT - AHEAD) {
+                if (u == units::COUNT - UNITS_AHEAD<T>) {
                     async_wait<FORM::STAGES - 2>();
                     block_barrier();
                 }
-                if (u + AHEAD < units::COUNT)
-                    ring.load(u + AHEAD, x + slot * FORM::STAGE, y + step * STEP, pitch);
+                if (u + UNITS_AHEAD<T> < units::COUNT)
+                    ring.load(u + UNITS_AHEAD<T>, x + slot * FORM::STAGE, y + step * STEP, pitch);
                 else if (u < units::COUNT)
-                    ring.load(u + AHEAD - units::COUNT, x + next * FORM::STAGE, y + after * STEP, pitch);
+                    ring.load(u + UNITS_AHEAD<T> - units::COUNT, x + next * FORM::STAGE, y + after * STEP, pitch);
                 if (u < a.COPIES) a.copy(p, u, stages);
-                if (u == a.COPIES) {
+                if (u + 1 == a.COPIES) {
                     a.advance(steps);
                     async_commit();
                 }
@@ -482,12 +559,25 @@ EVO_DEVICE void walk_channels(const gpu_opm_tensor_outer_params &p, const place 
             async_wait<0>();
             block_barrier();
         }
-        project_products<FORM>(slices + slice * FORM::SLICE + right_lane_offset(FORM::W_PITCH),
-                               reinterpret_cast<const pair_numbers *>(memory), i, j, p.z_rows - at.z, sum);
+        const unsigned char *const weights = slices + slice * FORM::SLICE + right_lane_offset(FORM::W_PITCH);
+        const pair_numbers *const pairs = reinterpret_cast<const pair_numbers *>(memory);
+        if constexpr (IS_SPLIT<T>)
+            project_split<FORM>(weights, pairs, i, j, p.z_rows - at.z, sum);
+        else
+            project_products<FORM>(weights, pairs, i, j, p.z_rows - at.z, sum);
         if (FORM::SLICES > 1) slice ^= 1;
     }
     async_wait<0>();
     block_barrier();
+}
+
+/* What a pair's sums are multiplied by beside the channels' scales: it undoes the masks' powers of two and `by`, o's own. */
+template <class T> EVO_DEVICE float pair_unit(const gpu_opm_tensor_outer_params &p, int i, int j, float by) {
+    if (!IS_HALF<T>) return 1.0f;
+    int exponent =
+        2 * p.mask_exponent + mask_exponent(p, p.row_begin, i, p.row_count) - (is_finite(by) ? exponent_above(by) : 0);
+    if (p.mask_b) exponent += mask_exponent(p, p.col_begin, j, p.col_count);
+    return power_of_two(exponent > 127 ? 127 : exponent < -126 ? -126 : exponent);
 }
 
 template <class FORM>
@@ -516,11 +606,7 @@ EVO_DEVICE void write_block(const gpu_opm_tensor_outer_params &p, const place &a
                             *pair_i = p.row_begin + at.row + i + row;
                             *pair_j = p.col_begin + at.col + j;
                             *n = pairs->n[pair];
-                            *scale = 1.0f;
-                            if (IS_HALF<typename FORM::T>) {
-                                const float by = pairs->scale[pair], whole = power_of_two(2 * p.mask_exponent);
-                                *scale = is_finite(by) ? whole / by : whole;
-                            }
+                            *scale = pair_unit<typename FORM::T>(p, at.row + i + row, at.col + j, pairs->scale[pair]);
                             return at.row + i + row < p.row_count && at.col + j < p.col_count;
                         });
         }
@@ -533,8 +619,8 @@ template <class FORM> EVO_DEVICE void make_pairs(const gpu_opm_tensor_outer_para
     const int pitch = p.chunk * FORM::T::BYTES + PAD;
     unsigned char *const tile = memory + FORM::FIXED;
     if (p.s_pad > 0) copy_b<typename FORM::T>(p, at, 0, 0, tile, pitch); /* comes while the block counts */
-    number_pair(p, at, IS_HALF<typename FORM::T>, reinterpret_cast<pair_numbers *>(memory),
-                reinterpret_cast<float *>(memory + FORM::PAIR_BYTES));
+    number_pair<typename FORM::T>(p, at, reinterpret_cast<pair_numbers *>(memory),
+                                  reinterpret_cast<float *>(memory + FORM::PAIR_BYTES));
     EVO_UNROLL
     for (int d = 0; d < DOWN; d++) EVO_UNROLL
     for (int j = 0; j < WAVE_J; j++) EVO_UNROLL
@@ -547,6 +633,7 @@ template <class FORM> EVO_DEVICE void make_pairs(const gpu_opm_tensor_outer_para
     write_block<FORM>(p, block_place(p), memory, sum); /* its place again: z has all the registers in between */
 }
 
+/* Of split numbers a block has 1 c_a at a time: sums of theirs take registers twice. */
 #define EVO_OUTER(name, T, SIDES, STAGES, SLICES)                                                                     \
     EVO_KERNEL(name, gpu_opm_tensor_outer_params, GPU_OPM_TENSOR_THREADS, 1) {                                        \
         EVO_DYNAMIC_SHARED(shared);                                                                                   \
@@ -555,10 +642,8 @@ template <class FORM> EVO_DEVICE void make_pairs(const gpu_opm_tensor_outer_para
 #if defined(EVO_LARGE_SHARED)
 EVO_OUTER(evo_opm_tensor_outer_bf16, bfloat_t, GPU_OPM_LARGE_SIDES, GPU_OPM_LARGE_STAGES, 2)
 EVO_OUTER(evo_opm_tensor_outer_fp16, half_t, GPU_OPM_LARGE_SIDES, GPU_OPM_LARGE_STAGES, 2)
-EVO_OUTER(evo_opm_tensor_outer_tf32, tf32_t, GPU_OPM_LARGE_SIDES, GPU_OPM_LARGE_STAGES, 2)
+EVO_OUTER(evo_opm_tensor_outer_split, split_t, 1, GPU_OPM_LARGE_STAGES, 2)
 #endif
 EVO_OUTER(evo_opm_tensor_outer_small_bf16, bfloat_t, 1, GPU_OPM_SMALL_STAGES, 2)
 EVO_OUTER(evo_opm_tensor_outer_small_fp16, half_t, 1, GPU_OPM_SMALL_STAGES, 2)
-#if defined(EVO_MATRIX_TF32)
-EVO_OUTER(evo_opm_tensor_outer_small_tf32, tf32_t, 1, GPU_OPM_SMALL_STAGES, 1)
-#endif
+EVO_OUTER(evo_opm_tensor_outer_small_split, split_t, 1, GPU_OPM_SMALL_STAGES, 1)

@@ -47,7 +47,7 @@ EVO_DEVICE void write_tiles(const gpu_opm_output &o, const sums (&z)[OUT_COLUMNS
         const float by = 1.0f / n;
         EVO_UNROLL
         for (int e = 0; e < 4; e++) {
-            const float sum = x[e] * (quad.scale[e] * scale);
+            const float sum = x[e] * quad.scale[e] * scale;
             x[e] = o.divide_after ? (sum + quad.bias[e]) * by : multiply_add(sum, by, quad.bias[e]);
         }
         add_residual(o, batch, i, j, quad.column, x);

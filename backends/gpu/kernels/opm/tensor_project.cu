@@ -1,5 +1,5 @@
 /*
- * tensor_project.cu: a and b of the outer product mean for matrix units. A block norms 64 positions (tf32: 32) into shared memory, then
+ * tensor_project.cu: a and b of the outer product mean for matrix units. A block norms 64 positions (32 of four bytes a number) into shared memory, then
  * multiplies them by 64 channels at a time: rows of the product are channels, columns positions, since a and b lie
  * channel by channel. Its sums pass through shared memory, so that positions are written 16 bytes at a time.
  */
@@ -117,16 +117,14 @@ EVO_DEVICE void write_results(const gpu_opm_tensor_project_params &p, const bloc
             *reinterpret_cast<float4_t *>(target) = *reinterpret_cast<const float4_t *>(from);
             continue;
         }
-        const int pad = within + 1 == p.c ? p.pad : 0;
-        EVO_NO_UNROLL
-        for (int e = 0; e < EACH; e++)
-            for (int z = 0; z <= pad; z++) {
-                const int64_t index = e * p.s_stride[side] + z;
-                if constexpr (T::BYTES == 4)
-                    reinterpret_cast<float *>(target)[index] = z ? 0.0f : reinterpret_cast<const float *>(from)[e];
-                else
-                    reinterpret_cast<uint16_t *>(target)[index] = z ? 0 : reinterpret_cast<const uint16_t *>(from)[e];
-            }
+        if constexpr (!IS_SPLIT<T>) { /* those only lie with s side by side */
+            const int pad = within + 1 == p.c ? p.pad : 0;
+            EVO_NO_UNROLL
+            for (int e = 0; e < EACH; e++)
+                for (int z = 0; z <= pad; z++)
+                    reinterpret_cast<uint16_t *>(target)[e * p.s_stride[side] + z] =
+                        z ? 0 : reinterpret_cast<const uint16_t *>(from)[e];
+        }
     }
 }
 
@@ -157,9 +155,12 @@ template <class T, int OCTETS> EVO_DEVICE void project(const gpu_opm_tensor_proj
         *offset = batch * t.strides[0] + s * t.strides[1] + (p.inner_begin + i) * t.strides[2];
         return at.valid(p, row, s);
     };
-    int64_t mask_offset = 0;
+    int64_t mask_offset = 0, residue;
+    int sequence;
+    at.locate(thread_x(), &residue, &sequence);
     const bool valid = thread_x() < POSITIONS<T> && offset_of(p.mask, thread_x(), &mask_offset);
-    const float mask = valid ? load_mask(p.mask, mask_offset) : 0.0f;
+    float mask = valid ? load_mask(p.mask, mask_offset) : 0.0f;
+    if (valid && p.mask_exponents) mask *= power_of_two(-p.mask_exponents[block_z() * p.n + residue]);
     const norm_task task = { &p.source, p.norm, p.c_m, p.depth, false, p.eps };
     norm_rows<T, POSITIONS<T>, OCTETS>(
         task, [&](int row, int64_t *offset) { return offset_of(p.source, row, offset); }, rows, pitch, nullptr);
@@ -199,8 +200,6 @@ EVO_PROJECT(evo_opm_tensor_project_bf16_384, bfloat_t, 6, 3)
 EVO_PROJECT(evo_opm_tensor_project_fp16_64, half_t, 1, 4)
 EVO_PROJECT(evo_opm_tensor_project_fp16_256, half_t, 4, 4)
 EVO_PROJECT(evo_opm_tensor_project_fp16_384, half_t, 6, 3)
-#if defined(EVO_MATRIX_TF32)
-EVO_PROJECT(evo_opm_tensor_project_tf32_64, tf32_t, 1, 3)
-EVO_PROJECT(evo_opm_tensor_project_tf32_256, tf32_t, 4, 3)
-EVO_PROJECT(evo_opm_tensor_project_tf32_384, tf32_t, 6, 3)
-#endif
+EVO_PROJECT(evo_opm_tensor_project_split_64, split_t, 1, 4)
+EVO_PROJECT(evo_opm_tensor_project_split_256, split_t, 4, 3)
+EVO_PROJECT(evo_opm_tensor_project_split_384, split_t, 6, 3)

@@ -60,10 +60,7 @@ template <class T> EVO_DEVICE void weigh(const gpu_opm_tensor_weigh_params &p, u
         const int m = first + own_column + c * TILE_SIDE + tile_column(e), i = m / p.s_pad, s = m - i * p.s_pad;
         if (row >= p.rows || m >= p.positions) continue;
         const int64_t index = (static_cast<int64_t>(i) * p.rows + row) * p.s_pad + s;
-        if constexpr (T::BYTES == 4)
-            reinterpret_cast<float *>(u)[index] = round_tf32(sum[r][c].v[e]);
-        else
-            reinterpret_cast<uint16_t *>(u)[index] = static_cast<uint16_t>(T::pack(sum[r][c].v[e], 0.0f));
+        reinterpret_cast<uint16_t *>(u)[index] = static_cast<uint16_t>(T::pack(sum[r][c].v[e], 0.0f));
     }
 }
 
@@ -123,6 +120,3 @@ template <class T> EVO_DEVICE void combine(const gpu_opm_tensor_combine_params &
     }
 EVO_WEIGHT_FIRST(bf16, bfloat_t)
 EVO_WEIGHT_FIRST(fp16, half_t)
-#if defined(EVO_MATRIX_TF32)
-EVO_WEIGHT_FIRST(tf32, tf32_t)
-#endif
