@@ -280,7 +280,7 @@ template <int TYPE> EVO_DEVICE float high_of(uint32_t pair) {
  * An operand in shared memory. K-major ([row][64 k]): the next 16 k are 32 bytes on. Row-major ([k][64 rows]): the next 16 k
  * are 2048 bytes on, the next 64 rows `leading` bytes.
  */
-EVO_DEVICE uint64_t operand(uint32_t shared, uint32_t leading = 16) {
+EVO_DEVICE uint64_t shared_operand(uint32_t shared, uint32_t leading = 16) {
     return static_cast<uint64_t>((shared & 0x3ffffu) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
            static_cast<uint64_t>(1024 >> 4) << 32 | 1ull << 62;
 }

@@ -101,13 +101,15 @@ static const struct {
                                                         3 * GPU_HOPPER_WARPGROUP, GPU_HOPPER_SHARED, 0 },
         GPU_HOPPER_OUTER(INSTANCE)
 #undef INSTANCE
-            [GPU_HOPPER_OPM_SMALL_BF16] = { "hopper/opm_small", "evo_hopper_opm_small_BF16", GPU_HOPPER_SMALL_THREADS,
-                                            GPU_HOPPER_SMALL_SHARED, 0 },
+            [GPU_HOPPER_OPM_SQUARES] = { "hopper/opm_project", "evo_hopper_opm_squares", GPU_PACK_THREADS, 0, 0 },
+    [GPU_HOPPER_OPM_SMALL_BF16] = { "hopper/opm_small", "evo_hopper_opm_small_BF16", GPU_HOPPER_SMALL_THREADS,
+                                    GPU_HOPPER_SMALL_SHARED, 0 },
     [GPU_HOPPER_OPM_SMALL_FP16] = { "hopper/opm_small", "evo_hopper_opm_small_FP16", GPU_HOPPER_SMALL_THREADS,
                                     GPU_HOPPER_SMALL_SHARED, 0 },
     [GPU_HOPPER_PACK_BF16] = { "hopper/trimul_pack", "evo_hopper_pack_BF16", GPU_PACK_THREADS, 0, 0 },
     [GPU_HOPPER_PACK_FP16] = { "hopper/trimul_pack", "evo_hopper_pack_FP16", GPU_PACK_THREADS, 0, 0 },
     [GPU_HOPPER_PACK_SIDES] = { "hopper/trimul_pack", "evo_hopper_pack_sides", GPU_PACK_THREADS, 0, 0 },
+    [GPU_HOPPER_NORM] = { "hopper/trimul_norm", "evo_hopper_norm", GPU_HOPPER_NORM_WAVES * 32, 0, 0 },
 #define CONTRACT(instance)                                                                                 \
     [GPU_HOPPER_CONTRACT_##instance] = { "hopper/trimul_contract", "evo_hopper_contract_" #instance,       \
                                          3 * GPU_HOPPER_WARPGROUP, GPU_HOPPER_SHARED, 0 },
@@ -117,7 +119,7 @@ static const struct {
 #define STREAM(type, tiles)                                                                                          \
     [GPU_HOPPER_FINISH_STREAM_##type##_##tiles] = { "hopper/trimul_stream", "evo_hopper_stream_" #type "_" #tiles,   \
                                                     3 * GPU_HOPPER_WARPGROUP, GPU_HOPPER_SHARED, 0 },
-            STREAM(BF16, 1) STREAM(BF16, 2) STREAM(FP16, 1) STREAM(FP16, 2)
+            STREAM(BF16, 1) STREAM(BF16, 2) STREAM(FP16, 1) STREAM(FP16, 2) STREAM(FP32, 1) STREAM(FP32, 2)
 #undef STREAM
 #define INSTANCE(type, c_z, c, groups)                                                                               \
     [GPU_HOPPER_PROJECT_##type##_##c_z##_##c] = { "hopper/trimul_project",                                           \

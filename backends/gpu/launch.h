@@ -75,11 +75,13 @@ typedef enum gpu_function {
 #define GPU_INSTANCE(type, columns, parts) GPU_HOPPER_OUTER_##type##_##columns##_##parts,
     GPU_HOPPER_OUTER(GPU_INSTANCE)
 #undef GPU_INSTANCE
-        GPU_HOPPER_OPM_SMALL_BF16,
+        GPU_HOPPER_OPM_SQUARES,
+    GPU_HOPPER_OPM_SMALL_BF16,
     GPU_HOPPER_OPM_SMALL_FP16,
     GPU_HOPPER_PACK_BF16,
     GPU_HOPPER_PACK_FP16,
     GPU_HOPPER_PACK_SIDES,
+    GPU_HOPPER_NORM,
     GPU_HOPPER_CONTRACT_BF16_128_OUT, /* types, widths and directions in this order: trimul_hopper.c counts on it */
     GPU_HOPPER_CONTRACT_BF16_128_IN,
     GPU_HOPPER_CONTRACT_BF16_256_OUT,
@@ -92,6 +94,8 @@ typedef enum gpu_function {
     GPU_HOPPER_FINISH_STREAM_BF16_2,
     GPU_HOPPER_FINISH_STREAM_FP16_1,
     GPU_HOPPER_FINISH_STREAM_FP16_2,
+    GPU_HOPPER_FINISH_STREAM_FP32_1,
+    GPU_HOPPER_FINISH_STREAM_FP32_2,
 #define GPU_INSTANCE(type, c_z, c, groups) GPU_HOPPER_PROJECT_##type##_##c_z##_##c,
     GPU_HOPPER_PROJECT(GPU_INSTANCE)
 #undef GPU_INSTANCE

@@ -14,16 +14,47 @@ enum {
     /* form->tuning, beside tier tensor's */
     PROJECT_KERNEL = GPU_OPM_TENSOR_TUNING, /* GPU_FUNCTION_COUNT: tier tensor's */
     OUTER_KERNEL,
-    OUTER_COLUMNS, /* channels of z a tile */
-    SMALL,         /* 1: weight first in one launch */
-    FEW_S = 8,     /* see choose_order */
+    SMALL,     /* 1: weight first in one launch */
+    FEW_S = 8, /* see choose_order */
     FEW_PAIRS = 64 * 64,
     MOST_HIDDEN = 64,   /* c */
     MOST_CHANNELS = 384 /* c_z and c_m */
 };
 
+/* tf32 too: fp16 with its scales has as many bits. */
 static bool is_fp16(const evo_opm_desc *d) {
-    return d->compute == EVO_COMPUTE_FP16;
+    return d->compute == EVO_COMPUTE_FP16 || d->compute == EVO_COMPUTE_TF32;
+}
+
+static evo_dtype product_type(const evo_opm_desc *d) {
+    return is_fp16(d) ? EVO_FP16 : EVO_BF16;
+}
+
+/*
+ * The problem as tier tensor does its part of it: fp16 for tf32, and a and b so small that with masks as promised no o passes
+ * fp16's range, and needs no scale: they are below 2^3, and 2^9 products of them below 2^15.
+ */
+typedef struct own_problem {
+    evo_problem problem;
+    evo_call call;
+} own_problem;
+
+static evo_problem ask_tensor(const evo_problem *problem) {
+    evo_problem own = *problem;
+    evo_opm_desc *d = &own.desc.opm;
+    if (!is_fp16(d)) return own;
+    d->compute = EVO_COMPUTE_FP16;
+    if (!(d->mask_max > 1.0)) d->mask_max = 1.0;
+    for (int64_t s = d->s; s > 512; s /= 4) d->mask_max *= 2.0;
+    return own;
+}
+
+static const evo_call *with_problem(const evo_call *call, own_problem *own) {
+    if (!is_fp16(&call->problem->desc.opm)) return call;
+    own->problem = ask_tensor(call->problem);
+    own->call = *call;
+    own->call.problem = &own->problem;
+    return &own->call;
 }
 
 /* --- Kernels --- */
@@ -47,19 +78,24 @@ static const instance of_outer[] = {
 };
 
 /* GPU_FUNCTION_COUNT: there is none. */
-static gpu_function find(const instance *table, size_t count, const evo_opm_desc *d, int64_t width, int64_t parts) {
-    const int dtype = is_fp16(d) ? EVO_FP16 : EVO_BF16;
+static gpu_function find(const instance *table, size_t count, evo_dtype dtype, int64_t width, int64_t parts) {
     for (size_t i = 0; i < count; i++)
-        if (table[i].dtype == dtype && table[i].width == width && table[i].parts == parts) return table[i].function;
+        if (table[i].dtype == (int)dtype && table[i].width == width && table[i].parts == parts)
+            return table[i].function;
     return GPU_FUNCTION_COUNT;
 }
-#define FIND(table, d, width, parts) find(table, sizeof table / sizeof *table, d, width, parts)
+#define FIND(table, dtype, width, parts) find(table, sizeof table / sizeof *table, dtype, width, parts)
+
+/* Channels of z a tile. */
+static int64_t outer_columns(const evo_opm_desc *d) {
+    return d->c_z <= 64 ? 64 : 128;
+}
 
 /* True if bulk copies read m: the type that is computed in, rows of channels whole, everything at multiples of 16 bytes. */
 static bool copies_take_m(const evo_opm_desc *d) {
     const evo_tensor *m = &d->m;
     const int64_t extents[3] = { d->batch, d->s, d->n };
-    bool fits = m->dtype == (is_fp16(d) ? EVO_FP16 : EVO_BF16) && m->strides[3] == 1 && m->alignment >= 16;
+    bool fits = m->dtype == product_type(d) && m->strides[3] == 1 && m->alignment >= 16;
     for (int i = 0; i < 3; i++) {
         const int64_t stride = m->strides[i];
         if (stride % 8 || stride >= (int64_t)1 << 38 || (extents[i] > 1 && stride <= 0)) fits = false;
@@ -114,7 +150,9 @@ static gpu_hopper_pack_item side_item(const evo_call *call, const weights *to, c
     };
 }
 
-static evo_status pack(const evo_call *call, const evo_tile *tile) {
+static evo_status pack(const evo_call *caller, const evo_tile *tile) {
+    own_problem own;
+    const evo_call *const call = with_problem(caller, &own);
     const evo_opm_desc *d = &call->problem->desc.opm;
     const evo_opm_weights *from = &call->args.opm_weights;
     evo_status status = gpu_opm_tensor.stage[EVO_STAGE_PACK](call, tile);
@@ -133,6 +171,47 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
     /* Nothing for the last kernel: what starts early after it reads a pack that is complete. */
     const gpu_hopper_sides_params sides = { NULL, NULL, 0, 0 };
     return status == EVO_OK ? gpu_launch(call, GPU_HOPPER_PACK_SIDES, 1, 1, 1, &sides, sizeof sides) : status;
+}
+
+/* --- Squares of masks, for fp16's scales: behind a and b in the workspace --- */
+
+static bool has_squares(const evo_opm_desc *d) {
+    return is_fp16(d) && d->mask.dtype != EVO_NONE;
+}
+
+static int64_t square_parts(const evo_opm_desc *d) {
+    return gpu_blocks(d->s, GPU_OPM_HOPPER_SQUARED);
+}
+
+/* Of a batch entry; -1: too many to count. */
+static int64_t squares_bytes(const evo_opm_desc *d) {
+    return gpu_bytes(square_parts(d), d->n, 1, 1);
+}
+
+static float *squares_of(const evo_call *call, const gpu_opm_tensor_outer_params *from) {
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    if (!has_squares(d)) return NULL;
+    return (float *)((uintptr_t)from->b +
+                     (uintptr_t)gpu_round(call->form->schedule.batch * from->b_batch * ELEMENT, GPU_ALIGN));
+}
+
+/* Where tier tensor projects. */
+static evo_status sum_squares(const evo_call *call, const evo_tile *tile) {
+    const evo_opm_desc *d = &call->problem->desc.opm;
+    const gpu_opm_tensor_outer_params from = gpu_opm_outer_of(call, tile);
+    const gpu_opm_hopper_squares_params params = {
+        .mask = gpu_tensor_of(&d->mask, call->args.opm.mask),
+        .squares = squares_of(call, &from),
+        .batch_begin = tile->batch.begin,
+        .s = (int32_t)d->s,
+        .square_parts = (int32_t)square_parts(d),
+        .residues = (int32_t)d->n,
+        .batch_count = (int32_t)(tile->batch.end - tile->batch.begin),
+    };
+    if (!has_squares(d)) return EVO_OK;
+    return gpu_launch(call, GPU_HOPPER_OPM_SQUARES,
+                      gpu_blocks(params.batch_count * d->n * square_parts(d), GPU_PACK_THREADS), 1, 1, &params,
+                      sizeof params);
 }
 
 /* --- The form --- */
@@ -159,15 +238,14 @@ static int choose_order(const evo_device *device, const evo_problem *problem) {
 
 static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
     const evo_opm_desc *d = &problem->desc.opm;
-    evo_problem ordered = *problem;
+    evo_problem ordered = ask_tensor(problem);
     ordered.order = choose_order(device, problem);
+    form->tuning[GPU_OPM_BESIDE] = has_squares(d) && ordered.order == 1 + OUTER_FIRST ? squares_bytes(d) : 0;
     const evo_status status = gpu_opm_tensor.plan(device, &ordered, form);
     if (status != EVO_OK) return status;
-    const int64_t columns = d->c_z <= 64 ? 64 : 128;
-    const gpu_function outer = FIND(of_outer, d, columns, d->s <= GPU_OPM_HOPPER_SHORT ? 1 : 2),
-                       project = copies_take_m(d) ? FIND(of_project, d, d->c_m, 0) : GPU_FUNCTION_COUNT;
+    const gpu_function outer = FIND(of_outer, d->out.dtype, outer_columns(d), d->s <= GPU_OPM_HOPPER_SHORT ? 1 : 2),
+                       project = copies_take_m(d) ? FIND(of_project, product_type(d), d->c_m, 0) : GPU_FUNCTION_COUNT;
     form->tuning[OUTER_KERNEL] = outer;
-    form->tuning[OUTER_COLUMNS] = columns;
     form->tuning[PROJECT_KERNEL] = project;
     form->tuning[SMALL] =
         form->order == WEIGHT_FIRST && is_small(d) && form->schedule.rows >= d->n && form->schedule.cols >= d->n;
@@ -182,6 +260,7 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
                                  GPU_HOPPER_PACK_SIDES,
                                  GPU_HOPPER_OPM_SMALL_BF16,
                                  GPU_HOPPER_OPM_SMALL_FP16,
+                                 GPU_HOPPER_OPM_SQUARES,
                                  project };
     return gpu_load(device, all, (int)(sizeof all / sizeof *all) - (project == GPU_FUNCTION_COUNT));
 }
@@ -192,7 +271,7 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
 static gpu_bulk_tensor side_of(const evo_opm_desc *d, const void *data, int64_t rows, int64_t batch, int64_t pitch,
                                int64_t batch_stride) {
     return (gpu_bulk_tensor){ data,
-                              (int)(is_fp16(d) ? EVO_FP16 : EVO_BF16),
+                              (int)product_type(d),
                               4,
                               { d->s, rows, d->c, batch },
                               { 1, pitch, rows * pitch, batch_stride },
@@ -229,15 +308,20 @@ static evo_status map_projection(const evo_call *call, const evo_tile *tile, con
     return status;
 }
 
-static evo_status project(const evo_call *call, const evo_tile *tile) {
+static evo_status project(const evo_call *caller, const evo_tile *tile) {
+    own_problem own;
+    const evo_call *const call = with_problem(caller, &own);
     const evo_opm_desc *d = &call->problem->desc.opm;
     const gpu_function kernel = (gpu_function)call->form->tuning[PROJECT_KERNEL];
     const evo_range rows = tile->rows, cols = tile->cols;
     if (call->form->tuning[SMALL]) return EVO_OK; /* the next stage does all */
     if (call->form->order != OUTER_FIRST || kernel == GPU_FUNCTION_COUNT || rows.begin != cols.begin ||
-        rows.end != cols.end)
-        return gpu_opm_tensor.stage[EVO_STAGE_OPM_PROJECT](call, tile);
+        rows.end != cols.end) {
+        const evo_status status = gpu_opm_tensor.stage[EVO_STAGE_OPM_PROJECT](call, tile);
+        return status == EVO_OK && call->form->order == OUTER_FIRST ? sum_squares(call, tile) : status;
+    }
     const weights w = map_weights(call);
+    const gpu_opm_tensor_outer_params to = gpu_opm_outer_of(call, tile);
     gpu_opm_hopper_project_params params = {
         .mask = gpu_tensor_of(&d->mask, call->args.opm.mask),
         .bias = w.bias,
@@ -251,6 +335,9 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
         .mask_b = d->mask_sides == EVO_MASK_BOTH,
         .eps = (float)d->layer_norm_eps,
         .store = gpu_opm_store_of(call),
+        .squares = squares_of(call, &to),
+        .square_parts = (int32_t)square_parts(d),
+        .residues = (int32_t)d->n,
     };
     const int64_t tiles = gpu_blocks(d->s, GPU_HOPPER_POSITIONS) * params.rows * params.batch_count;
     if (tiles == 0) return EVO_OK;
@@ -265,7 +352,7 @@ static evo_status map_operands(const evo_call *call, const gpu_opm_tensor_outer_
                                gpu_opm_hopper_params *params) {
     const evo_opm_desc *d = &call->problem->desc.opm;
     const int64_t s = from->s_pad, batch = params->batch_count, c = d->c, z = from->z_rows;
-    const int dtype = (int)(is_fp16(d) ? EVO_FP16 : EVO_BF16), columns = (int)call->form->tuning[OUTER_COLUMNS];
+    const int dtype = (int)product_type(d), columns = (int)outer_columns(d);
     const int64_t slices = gpu_blocks(c, GPU_OPM_HOPPER_HIDDEN) * params->c_a / 2;
     const gpu_bulk_tensor a = { from->a,
                                 dtype,
@@ -310,7 +397,17 @@ static evo_status small(const evo_call *call, const evo_tile *tile) {
                             sizeof params);
 }
 
-static evo_status outer(const evo_call *call, const evo_tile *tile) {
+/* True if four residues of the mask, from a multiple of four on, are one load. */
+static bool mask_is_wide(const evo_opm_desc *d, int64_t row_begin, int64_t col_begin) {
+    const evo_tensor *mask = &d->mask;
+    const size_t bytes = evo_dtype_size(mask->dtype);
+    return (bytes == 2 || bytes == 4) && mask->strides[2] == 1 && mask->strides[0] % 4 == 0 &&
+           mask->strides[1] % 4 == 0 && mask->alignment >= 4 * bytes && row_begin % 4 == 0 && col_begin % 4 == 0;
+}
+
+static evo_status outer(const evo_call *caller, const evo_tile *tile) {
+    own_problem own;
+    const evo_call *const call = with_problem(caller, &own);
     if (call->form->tuning[SMALL]) return small(call, tile);
     if (call->form->order != OUTER_FIRST) return gpu_opm_tensor.stage[EVO_STAGE_OPM_OUTER](call, tile);
     const evo_opm_desc *d = &call->problem->desc.opm;
@@ -325,9 +422,13 @@ static evo_status outer(const evo_call *call, const evo_tile *tile) {
         .batch_count = (int32_t)(tile->batch.end - tile->batch.begin),
         .c = (int32_t)d->c,
         .c_a = (int32_t)gpu_round(d->c, 2),
-        .z_groups = (int32_t)gpu_blocks(d->c_z, call->form->tuning[OUTER_COLUMNS]),
+        .z_groups = (int32_t)gpu_blocks(d->c_z, outer_columns(d)),
         .mask_b = from.mask_b,
         .mask_exponent = from.mask_exponent,
+        .wide_mask = mask_is_wide(d, from.row_begin, from.col_begin),
+        .squares = squares_of(call, &from),
+        .square_parts = (int32_t)square_parts(d),
+        .residues = (int32_t)d->n,
     };
     const int64_t tiles = gpu_blocks(from.row_count, GPU_OPM_HOPPER_ROWS) *
                           gpu_blocks(from.col_count, GPU_OPM_HOPPER_COLS) * params.z_groups * params.batch_count;
@@ -353,10 +454,10 @@ static bool lies_in_pieces(const evo_tensor *tensor, const char *name, evo_text 
     return fits;
 }
 
-/* The kernel finds masks of one batch entry by 32 bits. */
+/* The kernel finds masks of one batch entry by 32 bits of bytes. */
 static bool mask_is_near(const evo_opm_desc *d) {
-    const int64_t *x = d->mask.strides, most = INT32_MAX;
     if (d->mask.dtype == EVO_NONE) return true;
+    const int64_t *x = d->mask.strides, most = INT32_MAX / (int64_t)evo_dtype_size(d->mask.dtype);
     if (x[1] < -most || x[1] > most || x[2] < -most || x[2] > most) return false;
     return d->s * (x[1] < 0 ? -x[1] : x[1]) <= most - d->n * (x[2] < 0 ? -x[2] : x[2]);
 }
@@ -366,12 +467,13 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
     const evo_tensor *tensors[] = { &d->out, &d->residual };
     const char *const names[] = { "out", "residual" };
     const bool half = is_fp16(d);
+    const evo_problem asked = ask_tensor(problem);
     if (!gpu_has_image(device, GPU_HOPPER_PACK_BF16) || !gpu_device_properties(device)->tensor_maps) {
         evo_text_add(why, "needs images for sm_90a, a device of compute capability 9.0, and its driver's tensor maps");
         return false;
     }
     if (d->compute != EVO_COMPUTE_BF16 && !half) {
-        evo_text_add(why, "computes bf16 and fp16, the descriptor asks for %s", evo_compute_name(d->compute));
+        evo_text_add(why, "computes bf16, fp16 and tf32, the descriptor asks for %s", evo_compute_name(d->compute));
         return false;
     }
     if (d->c > MOST_HIDDEN || d->c_z % 8 || d->c_z > MOST_CHANNELS) {
@@ -387,19 +489,20 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
         return false;
     }
     if (!mask_is_near(d)) {
-        evo_text_add(why, "takes masks whose batch entries span less than 2^31 numbers");
+        evo_text_add(why, "takes masks whose batch entries span less than 2^31 bytes");
         return false;
     }
     for (int t = 0; t < 2; t++) {
         if (tensors[t]->dtype == EVO_NONE) continue;
-        if (tensors[t]->dtype != (half ? EVO_FP16 : EVO_BF16)) {
-            evo_text_add(why, "takes out and residual of the type that it computes in, %s is %s", names[t],
+        const bool like_out = tensors[t]->dtype == d->out.dtype;
+        if (!like_out || (d->out.dtype != product_type(d) && !(half && d->out.dtype == EVO_FP32))) {
+            evo_text_add(why, "takes out and residual both in %s, %s is %s", half ? "fp16 or fp32" : "bf16", names[t],
                          evo_dtype_name(tensors[t]->dtype));
             return false;
         }
         if (!lies_in_pieces(tensors[t], names[t], why)) return false;
     }
-    return gpu_opm_tensor.supports(device, problem, why);
+    return gpu_opm_tensor.supports(device, &asked, why);
 }
 
 static const char *const orders[] = { "hopper/outer-first", "hopper/weight-first", NULL };

@@ -19,8 +19,10 @@ enum {
     U_BATCH, /* and batch entries */
     LARGE,   /* outer first: 1: the form for much shared memory */
     CHUNK,   /* and numbers of S that b's tile holds */
+    BESIDE,  /* GPU_OPM_BESIDE */
     TUNING_COUNT
 };
+_Static_assert((int)BESIDE == (int)GPU_OPM_BESIDE, "tier hopper sets it");
 _Static_assert((int)TUNING_COUNT == (int)GPU_OPM_TENSOR_TUNING, "tier hopper's own come behind");
 
 enum {
@@ -257,7 +259,7 @@ static int64_t form_bytes(const evo_opm_desc *d, const evo_form *form) {
     int64_t sides = gpu_sum(operand_bytes(d, step->batch, s_pad(d), step->rows, a_width(d, form)),
                             operand_bytes(d, step->batch, s_pad(d), step->cols, d->c));
     sides = gpu_sum(sides, exponents_bytes(d, form));
-    if (form->order == OUTER_FIRST) return sides;
+    if (form->order == OUTER_FIRST) return gpu_sum(sides, evo_product(form->tuning[BESIDE], step->batch, 1, 1));
     const int64_t row = evo_product(z_rows(d), d->c, s_pad(d), 1);
     return gpu_sum(sides, operand_bytes(d, row, form->tuning[U_ROWS], form->tuning[U_BATCH], 1));
 }

@@ -6,7 +6,9 @@
 #include "backends/gpu/launch.h"
 
 enum {
-    GPU_OPM_TENSOR_TUNING = 4 /* of form->tuning it takes so many */
+    GPU_OPM_TENSOR_TUNING = 5, /* of form->tuning it takes so many */
+    GPU_OPM_BESIDE =
+        4 /* one of them, set before its plan: bytes of workspace a batch entry behind a and b, outer first */
 };
 
 /** What the scales of a's and b's channels are, in fp16: [2 c], in the pack. */

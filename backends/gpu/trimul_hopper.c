@@ -20,6 +20,20 @@ enum {
     FINISH_STAGES = 4 /* of streamed weights; 0: the kernel keeps them */
 };
 
+/* fp16 with its scales has as many bits as tf32, so it does that too. */
+static bool is_fp16(const evo_trimul_desc *d) {
+    return d->compute == EVO_COMPUTE_FP16 || d->compute == EVO_COMPUTE_TF32;
+}
+
+static evo_dtype product_type(const evo_trimul_desc *d) {
+    return is_fp16(d) ? EVO_FP16 : EVO_BF16;
+}
+
+/* Tensors in fp32: a kernel ahead norms z into fp16, and finish writes fp32. */
+static bool is_wide(const evo_trimul_desc *d) {
+    return d->z.dtype == EVO_FP32;
+}
+
 /*
  * Kernels of project and finish by type and widths, and the warpgroups of a block, each with a tile; `many`: those of project for
  * many tiles a multiprocessor, `few`: those of finish for few.
@@ -53,10 +67,10 @@ static const instance few[] = {
 #undef INSTANCE
 };
 
-#define FIND(table, d, c) find(table, sizeof table / sizeof *table, d, c)
-static const instance *find(const instance *table, size_t count, const evo_trimul_desc *d, int64_t c) {
+#define FIND(table, dtype, c_z, c) find(table, sizeof table / sizeof *table, dtype, c_z, c)
+static const instance *find(const instance *table, size_t count, evo_dtype dtype, int64_t c_z, int64_t c) {
     for (size_t i = 0; i < count; i++)
-        if (table[i].dtype == (int)d->z.dtype && table[i].c_z == d->c_z && table[i].c == c) return &table[i];
+        if (table[i].dtype == (int)dtype && table[i].c_z == c_z && table[i].c == c) return &table[i];
     return NULL;
 }
 
@@ -71,7 +85,7 @@ static int64_t count_tiles(const evo_trimul_desc *d, int64_t batch) {
 static int64_t column_groups(const evo_device *device, const evo_trimul_desc *d, int64_t batch) {
     int64_t best = 0;
     for (int64_t shares = 1; shares <= GPU_HOPPER_MOST_WIDTH / 32; shares++) {
-        const instance *part = d->c % shares == 0 ? FIND(of_project, d, d->c / shares) : NULL;
+        const instance *part = d->c % shares == 0 ? FIND(of_project, product_type(d), d->c_z, d->c / shares) : NULL;
         const int64_t most = part && part->groups < 3 ? part->groups : 3;
         if (part && (!best || shares * count_tiles(d, batch) <= most * gpu_device_properties(device)->compute_units))
             best = shares;
@@ -80,13 +94,10 @@ static int64_t column_groups(const evo_device *device, const evo_trimul_desc *d,
 }
 
 static gpu_function choose_project(const evo_device *device, const evo_trimul_desc *d, int64_t batch, int64_t shares) {
-    const instance *in_many = FIND(many, d, d->c / shares);
+    const evo_dtype type = product_type(d);
+    const instance *in_many = FIND(many, type, d->c_z, d->c / shares);
     const bool are_many = count_tiles(d, batch) > GPU_HOPPER_MANY_TILES * gpu_device_properties(device)->compute_units;
-    return (in_many && are_many ? in_many : FIND(of_project, d, d->c / shares))->function;
-}
-
-static bool is_fp16(const evo_trimul_desc *d) {
-    return d->z.dtype == EVO_FP16;
+    return (in_many && are_many ? in_many : FIND(of_project, type, d->c_z, d->c / shares))->function;
 }
 
 /* --- The pack --- */
@@ -158,43 +169,55 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
 
 typedef struct buffers {
     unsigned char *ab, *t, *tail;
+    unsigned char *normed;       /* tensors in fp32: LayerNorm(z), [batch][n][n][c_z] */
     float *largest, *mask_scale; /* fp16: of the masks of project's blocks; what a and b are divided by */
-    bool t_in_out;
+    bool t_in_out, tail_in_out;
     int64_t pitch, whole, tail_count, tail_pitch; /* whole blocks of a row of t, positions after them */
     int64_t t_block, t_row, t_batch;              /* elements from one block, row, batch entry of t to the next */
+    int64_t tail_channel, tail_row, tail_batch;   /* likewise of the rest */
 } buffers;
 
-/*
- * Rows of a and b start at lines of 128 bytes, or else at 64, 32 or 16: at as many as leave both, with what of t lies beside the
- * output, 2.25 N^2 numbers a channel. Small N has lines.
- */
-static int64_t row_pitch(int64_t n) {
-    int64_t unit = 64;
-    while (unit > 8 && n > 128 && 4 * (2 * gpu_round(n, unit) + gpu_round(n % BLOCK, 8)) > 9 * n) unit /= 2;
-    return gpu_round(n, unit);
+/* Numbers of t for which a position of the output has room. */
+static int64_t out_room(const evo_trimul_desc *d) {
+    return is_wide(d) ? 2 * d->c_out : d->c_out;
 }
 
 /* True where t may lie in the output: alone there, contiguous, and every tile's t within the tile's outputs. */
 static bool t_fits_out(const evo_trimul_desc *d) {
     const int64_t *s = d->out.strides, row = d->n * d->c_out;
-    return d->alias == EVO_ALIAS_NONE && d->c <= d->c_out && s[3] == 1 && s[2] == d->c_out && s[1] == row &&
+    return d->alias == EVO_ALIAS_NONE && d->c <= out_room(d) && s[3] == 1 && s[2] == d->c_out && s[1] == row &&
            (s[0] == d->n * row || d->batch <= 1);
+}
+
+/*
+ * Rows of a and b start at lines of 128 bytes, or else at 64, 32 or 16: at as many as leave both, with what of t lies beside the
+ * output (`tail`, of a row), 2.25 N^2 numbers a channel. Small N has lines.
+ */
+static int64_t row_pitch(int64_t n, int64_t tail) {
+    int64_t unit = 64;
+    while (unit > 8 && n > 128 && 4 * (2 * gpu_round(n, unit) + tail) > 9 * n) unit /= 2;
+    return gpu_round(n, unit);
 }
 
 /* Maps the workspace for `batch` entries; returns its bytes. */
 static int64_t map_buffers(const evo_trimul_desc *d, int64_t batch, void *workspace, buffers *to) {
     uintptr_t next = (uintptr_t)workspace;
-    to->pitch = row_pitch(d->n);
     to->whole = d->n / BLOCK;
     to->tail_count = d->n % BLOCK;
     to->tail_pitch = gpu_round(to->tail_count, 8);
     to->t_in_out = t_fits_out(d);
-    to->t_block = BLOCK * (to->t_in_out ? d->c_out : d->c);
-    to->t_row = to->t_in_out ? d->n * d->c_out : to->whole * to->t_block;
+    to->tail_in_out = to->t_in_out && d->c * to->tail_pitch <= out_room(d) * to->tail_count;
+    to->pitch = row_pitch(d->n, to->tail_in_out ? 0 : to->tail_pitch);
+    to->t_block = BLOCK * (to->t_in_out ? out_room(d) : d->c);
+    to->t_row = to->t_in_out ? d->n * out_room(d) : to->whole * to->t_block;
     to->t_batch = d->n * to->t_row;
+    to->tail_channel = to->tail_in_out ? to->tail_pitch : d->n * to->tail_pitch;
+    to->tail_row = to->tail_in_out ? to->t_row : to->tail_pitch;
+    to->tail_batch = to->tail_in_out ? to->t_batch : d->c * d->n * to->tail_pitch;
     to->ab = take(&next, batch * 2 * d->c * d->n * to->pitch * ELEMENT);
     to->t = take(&next, to->t_in_out ? 0 : batch * to->t_batch * ELEMENT);
-    to->tail = take(&next, batch * d->c * d->n * to->tail_pitch * ELEMENT);
+    to->tail = take(&next, to->tail_in_out ? 0 : batch * to->tail_batch * ELEMENT);
+    to->normed = take(&next, is_wide(d) ? batch * d->n * d->n * d->c_z * ELEMENT : 0);
     to->largest = take(&next, is_fp16(d) ? GPU_HOPPER_MOST_BLOCKS * (int64_t)sizeof(float) : 0);
     to->mask_scale = take(&next, is_fp16(d) ? (int64_t)sizeof(float) : 0);
     return (int64_t)(next - (uintptr_t)workspace);
@@ -203,7 +226,14 @@ static int64_t map_buffers(const evo_trimul_desc *d, int64_t batch, void *worksp
 /* --- Tensor maps --- */
 
 static const void *advance(const evo_tensor *tensor, const void *data, int64_t batch) {
-    return (const unsigned char *)data + batch * tensor->strides[0] * ELEMENT;
+    return (const unsigned char *)data + batch * tensor->strides[0] * (int64_t)evo_dtype_size(tensor->dtype);
+}
+
+/* A caller's tensor of the tile's batch entries, for kernels that read it themselves. */
+static gpu_tensor tensor_from(const evo_tensor *tensor, const void *data, int64_t batch) {
+    gpu_tensor view = gpu_tensor_of(tensor, data);
+    if (tensor->dtype != EVO_NONE) view.data = (void *)(uintptr_t)advance(tensor, data, batch);
+    return view;
 }
 
 /* A caller's [batch, N, N, channels] by 64 positions x 64 channels. */
@@ -219,12 +249,23 @@ static evo_status map_positions(const evo_call *call, const evo_tensor *tensor, 
     return gpu_tensor_map_of(call, &bulk, map);
 }
 
+/* z as project and finish read it: the caller's, or what is normed already. */
+static evo_status map_z(const evo_call *call, const buffers *w, const evo_range *batch, gpu_tensor_map *map) {
+    const evo_trimul_desc *d = &call->problem->desc.trimul;
+    const evo_tensor normed = { .dtype = EVO_FP16, .strides = { d->n * d->n * d->c_z, d->n * d->c_z, d->c_z, 1 } };
+    const evo_range all = { 0, batch->end - batch->begin };
+    return is_wide(d) ? map_positions(call, &normed, w->normed, &all, d->c_z, map)
+                      : map_positions(call, &d->z, call->args.trimul.z, batch, d->c_z, map);
+}
+
 static evo_status map_matrix(const evo_call *call, const void *data, int64_t rows, int64_t columns, int box,
                              gpu_tensor_map *map) {
-    const gpu_bulk_tensor bulk = {
-        data,          (int)call->problem->desc.trimul.z.dtype, 3, { columns, rows, 1 }, { 1, columns, rows * columns },
-        { 64, box, 1 }
-    };
+    const gpu_bulk_tensor bulk = { data,
+                                   (int)product_type(&call->problem->desc.trimul),
+                                   3,
+                                   { columns, rows, 1 },
+                                   { 1, columns, rows * columns },
+                                   { 64, box, 1 } };
     return gpu_tensor_map_of(call, &bulk, map);
 }
 
@@ -232,7 +273,7 @@ static evo_status map_ab(const evo_call *call, const buffers *w, int64_t batch, 
                          gpu_tensor_map *map) {
     const evo_trimul_desc *d = &call->problem->desc.trimul;
     const gpu_bulk_tensor bulk = { w->ab,
-                                   (int)d->z.dtype,
+                                   (int)product_type(d),
                                    3,
                                    { d->n, d->n, batch * 2 * d->c },
                                    { 1, w->pitch, d->n * w->pitch },
@@ -244,19 +285,20 @@ static evo_status map_ab(const evo_call *call, const buffers *w, int64_t batch, 
 static evo_status map_t(const evo_call *call, const buffers *w, const evo_range *batch, int channels, int rows,
                         gpu_tensor_map *whole, gpu_tensor_map *tail) {
     const evo_trimul_desc *d = &call->problem->desc.trimul;
-    const int64_t n = d->n, count = batch->end - batch->begin, tail_plane = n * w->tail_pitch;
+    const int64_t n = d->n, count = batch->end - batch->begin;
     const void *t = w->t_in_out ? advance(&d->out, call->args.trimul.out, batch->begin) : w->t;
+    const void *rest = w->tail_in_out ? (const unsigned char *)t + w->whole * w->t_block * ELEMENT : w->tail;
     const gpu_bulk_tensor in_blocks = { t,
-                                        (int)d->z.dtype,
+                                        (int)product_type(d),
                                         5,
                                         { BLOCK, d->c, w->whole, n, count },
                                         { 1, BLOCK, w->t_block, w->t_row, w->t_batch },
                                         { BLOCK, channels, 1, rows, 1 } };
-    const gpu_bulk_tensor behind = { w->tail,
-                                     (int)d->z.dtype,
+    const gpu_bulk_tensor behind = { rest,
+                                     (int)product_type(d),
                                      5,
                                      { w->tail_count, d->c, 1, n, count },
-                                     { 1, tail_plane, tail_plane, w->tail_pitch, d->c * tail_plane },
+                                     { 1, w->tail_channel, w->tail_channel, w->tail_row, w->tail_batch },
                                      { BLOCK, channels, 1, rows, 1 } };
     evo_status status = w->whole > 0 ? gpu_tensor_map_of(call, &in_blocks, whole) : EVO_OK;
     if (status == EVO_OK && w->tail_count > 0) status = gpu_tensor_map_of(call, &behind, tail);
@@ -307,8 +349,9 @@ static int64_t ring_stages(const evo_trimul_desc *d, int64_t tiles) {
 /* Fills in the kernel of finish: one that keeps its weights, for few tiles or usual ones, else one that streams them. */
 static void choose_finish(const evo_device *device, const evo_trimul_desc *d, int64_t batch, evo_form *form) {
     const int64_t tiles = count_tiles(d, batch), units = gpu_device_properties(device)->compute_units;
-    const instance *fewer = tiles > GPU_HOPPER_FEW_TILES * units ? NULL : FIND(few, d, d->c),
-                   *usual = FIND(of_finish, d, d->c);
+    const evo_dtype type = d->out.dtype;
+    const instance *fewer = tiles > GPU_HOPPER_FEW_TILES * units ? NULL : FIND(few, type, d->c_z, d->c),
+                   *usual = FIND(of_finish, type, d->c_z, d->c);
     if (d->c_out == d->c_z && (fewer || usual)) {
         form->tuning[FINISH_KERNEL] = (fewer ? fewer : usual)->function;
         form->tuning[FINISH_COLUMNS] = fewer ? GPU_HOPPER_FEW_COLUMNS : GPU_HOPPER_FINISH_COLUMNS;
@@ -316,8 +359,10 @@ static void choose_finish(const evo_device *device, const evo_trimul_desc *d, in
         return;
     }
     const int64_t two = ring_stages(d, 2) >= GPU_HOPPER_STREAM_STAGES && tiles > units;
-    form->tuning[FINISH_KERNEL] =
-        (is_fp16(d) ? GPU_HOPPER_FINISH_STREAM_FP16_1 : GPU_HOPPER_FINISH_STREAM_BF16_1) + two;
+    const gpu_function stream = is_wide(d)   ? GPU_HOPPER_FINISH_STREAM_FP32_1
+                                : is_fp16(d) ? GPU_HOPPER_FINISH_STREAM_FP16_1
+                                             : GPU_HOPPER_FINISH_STREAM_BF16_1;
+    form->tuning[FINISH_KERNEL] = (int64_t)stream + two;
     form->tuning[FINISH_COLUMNS] = GPU_HOPPER_STREAM_COLUMNS;
     form->tuning[FINISH_STAGES] = ring_stages(d, 1 + two);
 }
@@ -337,7 +382,7 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     form->schedule = (evo_schedule){ batch, n, n, d->c };
     const evo_status status = gpu_settle(form, map_buffers(d, batch, NULL, &none), d->workspace_limit);
     if (status != EVO_OK) return status;
-    form->compute = d->compute;
+    form->compute = is_fp16(d) ? EVO_COMPUTE_FP16 : EVO_COMPUTE_BF16;
     form->pack_layout = GPU_LAYOUT_HOPPER + (d->gate_input == EVO_GATE_RAW ? 1u : 0u) + (is_fp16(d) ? 2u : 0u);
     form->pack_size = (size_t)map_weights(d, NULL, &unused);
     const int64_t shares = column_groups(device, d, batch);
@@ -347,8 +392,26 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     choose_finish(device, d, batch, form);
     const gpu_function functions[] = { GPU_HOPPER_PACK_BF16,  GPU_HOPPER_PACK_FP16,
                                        GPU_HOPPER_PACK_SIDES, project_kernel,
-                                       contract_kernel(d),    (gpu_function)form->tuning[FINISH_KERNEL] };
+                                       contract_kernel(d),    (gpu_function)form->tuning[FINISH_KERNEL],
+                                       GPU_HOPPER_NORM };
     return gpu_load(device, functions, (int)(sizeof functions / sizeof *functions));
+}
+
+/* Tensors in fp32: LayerNorm(z) in fp16. */
+static evo_status norm(const evo_call *call, const evo_tile *tile, const buffers *to) {
+    const evo_trimul_desc *d = &call->problem->desc.trimul;
+    const gpu_hopper_norm_params params = {
+        .z = tensor_from(&d->z, call->args.trimul.z, tile->batch.begin),
+        .target = to->normed,
+        .positions = (tile->batch.end - tile->batch.begin) * d->n * d->n,
+        .n = (int32_t)d->n,
+        .c_z = (int32_t)d->c_z,
+        .eps = (float)d->layer_norm_eps,
+    };
+    const int64_t together = d->c_z < 128 ? 128 / d->c_z : 1; /* positions of a wave at once */
+    return gpu_launch_early(call, GPU_HOPPER_NORM,
+                            gpu_blocks(params.positions, GPU_HOPPER_NORM_WAVES * GPU_HOPPER_NORM_ROUNDS * together),
+                            &params, sizeof params);
 }
 
 static evo_status project(const evo_call *call, const evo_tile *tile) {
@@ -359,20 +422,19 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
     map_buffers(d, call->form->schedule.batch, call->workspace, &to);
     map_weights(d, call->pack, &w);
     gpu_hopper_project_params params = {
-        .mask = gpu_tensor_of(&d->mask, call->args.trimul.mask),
+        .mask = tensor_from(&d->mask, call->args.trimul.mask, tile->batch.begin),
         .bias = w.project_bias,
         .n = (int32_t)d->n,
         .rows = (int32_t)(batch * d->n),
         .channels = (int32_t)(2 * d->c),
         .column_groups = (int32_t)call->form->tuning[PROJECT_GROUPS],
+        .is_normed = is_wide(d),
         .largest = is_fp16(d) && d->mask.dtype != EVO_NONE ? to.largest : NULL,
         .eps = (float)d->layer_norm_eps,
         .mask_unit = mask_unit(d),
     };
-    if (d->mask.dtype != EVO_NONE)
-        params.mask.data = (unsigned char *)params.mask.data +
-                           tile->batch.begin * d->mask.strides[0] * (int64_t)evo_dtype_size(d->mask.dtype);
-    evo_status status = map_positions(call, &d->z, call->args.trimul.z, &tile->batch, d->c_z, &params.z);
+    evo_status status = is_wide(d) ? norm(call, tile, &to) : EVO_OK;
+    if (status == EVO_OK) status = map_z(call, &to, &tile->batch, &params.z);
     if (status == EVO_OK) status = map_matrix(call, w.project, 4 * d->c, d->c_z, 64, &params.weight);
     if (status == EVO_OK) status = map_ab(call, &to, batch, 1, 32, &params.ab);
     if (status != EVO_OK) return status;
@@ -424,7 +486,7 @@ static evo_status finish(const evo_call *call, const evo_tile *tile) {
         .c_out = (int32_t)d->c_out,
         .whole_blocks = (int32_t)from.whole,
         .stages = (int32_t)call->form->tuning[FINISH_STAGES],
-        .raw_gate = d->gate_input == EVO_GATE_RAW,
+        .raw_gate = is_wide(d) || d->gate_input == EVO_GATE_RAW,
         .has_residual = d->residual.dtype != EVO_NONE,
         .eps = (float)d->layer_norm_eps,
         .t_scale = t_scale(d),
@@ -435,12 +497,17 @@ static evo_status finish(const evo_call *call, const evo_tile *tile) {
     const int columns = (int)call->form->tuning[FINISH_COLUMNS];
     evo_status status =
         map_t(call, &from, &tile->batch, params.stages ? 64 : (int)d->c, 1, &params.t_main, &params.t_tail);
-    if (status == EVO_OK) status = map_positions(call, &d->z, args->z, &tile->batch, d->c_z, &params.z);
+    if (status == EVO_OK) status = map_z(call, &from, &tile->batch, &params.z);
     if (status == EVO_OK) status = map_matrix(call, w.out, d->c_out, d->c, columns, &params.weight);
     if (status == EVO_OK) status = map_matrix(call, w.gate, d->c_out, d->c_z, columns, &params.gate_weight);
-    if (status == EVO_OK && params.has_residual)
+    if (is_wide(d)) {
+        params.wide_residual = tensor_from(&d->residual, args->residual, tile->batch.begin);
+        params.wide_out = tensor_from(&d->out, args->out, tile->batch.begin);
+    }
+    if (status == EVO_OK && params.has_residual && !is_wide(d))
         status = map_positions(call, &d->residual, args->residual, &tile->batch, d->c_out, &params.residual);
-    if (status == EVO_OK) status = map_positions(call, &d->out, args->out, &tile->batch, d->c_out, &params.out);
+    if (status == EVO_OK && !is_wide(d))
+        status = map_positions(call, &d->out, args->out, &tile->batch, d->c_out, &params.out);
     if (status != EVO_OK) return status;
     return gpu_launch_early(call, (gpu_function)call->form->tuning[FINISH_KERNEL],
                             gpu_persistent(call, count_tiles(d, batch)), &params, sizeof params);
@@ -472,17 +539,22 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
         evo_text_add(why, "needs images for sm_90a, a device of compute capability 9.0, and its driver's tensor maps");
         return false;
     }
-    const bool half = d->compute == EVO_COMPUTE_FP16;
+    const bool half = is_fp16(d);
+    const evo_dtype type = half && is_wide(d) ? EVO_FP32 : product_type(d);
     if (d->compute != EVO_COMPUTE_BF16 && !half) {
-        evo_text_add(why, "computes bf16 and fp16, the descriptor asks for %s", evo_compute_name(d->compute));
+        evo_text_add(why, "computes bf16, fp16 and tf32, the descriptor asks for %s", evo_compute_name(d->compute));
         return false;
     }
     for (int t = 0; t < 3; t++)
-        if (tensors[t]->dtype != (half ? EVO_FP16 : EVO_BF16) && tensors[t]->dtype != EVO_NONE) {
-            evo_text_add(why, "takes tensors of the type that it computes in, %s is %s", names[t],
+        if (tensors[t]->dtype != type && tensors[t]->dtype != EVO_NONE) {
+            evo_text_add(why, "takes tensors all in %s, %s is %s", half ? "fp16, or all in fp32" : "bf16", names[t],
                          evo_dtype_name(tensors[t]->dtype));
             return false;
         }
+    if (is_wide(d) && d->gate_input == EVO_GATE_RAW) {
+        evo_text_add(why, "takes tensors in fp32 only with gates of the normed z");
+        return false;
+    }
     if (!column_groups(device, d, 1) || d->c > GPU_HOPPER_MOST_WIDTH || d->c_out % 8 ||
         d->c_out > GPU_HOPPER_MOST_WIDTH) {
         evo_text_add(

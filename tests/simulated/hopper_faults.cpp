@@ -83,8 +83,8 @@ EVO_DEVICE void write_identity(const hopper_fault_params &p, fault_product_share
 template <bool TRANSPOSED>
 EVO_DEVICE void multiply_identity(const hopper_fault_params &p, fault_product_shared &s, float (&d)[64]) {
     const int wave = thread_x() / 32, lane = thread_x() % 32;
-    const uint64_t a = operand(shared_address(s.a), BLOCK_BYTES);
-    uint64_t b = operand(shared_address(s.b), BLOCK_BYTES);
+    const uint64_t a = shared_operand(shared_address(s.a), BLOCK_BYTES);
+    uint64_t b = shared_operand(shared_address(s.b), BLOCK_BYTES);
     uint32_t x[4][4];
     if (p.broken == FAULT_OFFSETS)
         b = (b & 0xc000ffff0000ffffull) | (b >> 16 & 0xffff) << 32 | (b >> 32 & 0x3fff) << 16;

@@ -42,6 +42,23 @@ EVO_DEVICE void load_masks(const gpu_opm_hopper_project_params &p, const sequenc
     }
 }
 
+/* fp16: the squares of a wave's 16 masks, summed. Where a mask is not finite, nor are the pairs that it would scale. */
+EVO_DEVICE void write_squares(const gpu_opm_hopper_project_params &p, const sequence_tile &at, int wave, int lane,
+                              const uint32_t (&bits)[2]) {
+    static_assert(GPU_OPM_HOPPER_SQUARED * 4 == POSITIONS, "a wave's");
+    const int part = at.s / GPU_OPM_HOPPER_SQUARED + wave;
+    float sum = 0.0f;
+    EVO_UNROLL
+    for (int h = 0; h < 2; h++) {
+        const float mask = mask_value(p.mask.dtype, bits[h]);
+        if (part * GPU_OPM_HOPPER_SQUARED + lane / 4 + 8 * h < p.s) sum = multiply_add(mask, mask, sum);
+    }
+    EVO_UNROLL
+    for (int lanes = 4; lanes < 32; lanes *= 2) sum += wave_shuffle_xor(sum, lanes);
+    if (lane == 0 && part < p.square_parts)
+        p.squares[(static_cast<int64_t>(at.batch) * p.square_parts + part) * p.residues + p.row_begin + at.i] = sum;
+}
+
 /* 64 channels times the factors of their half and of this lane's two sequences, into [channels][64 sequences]. */
 template <int TYPE>
 EVO_DEVICE void write_channels(const float (&d)[COLUMNS / 2], uint32_t buffer, const float (&factor)[2][2], int wave,
@@ -77,15 +94,8 @@ EVO_DEVICE void project(const gpu_opm_hopper_project_params &p, unsigned char *r
     }
     block_barrier();
     let_next_kernel_start();
-    /* The pack is older than the kernel ahead: its last kernel has seen all of it that this one reads. */
-    if (thread_x() == 0) {
-        barrier_expect(weight_full, p.chunks * M_BLOCKS * BLOCK_BYTES);
-        for (int q = 0; q < p.chunks; q++)
-            for (int k = 0; k < M_BLOCKS; k++)
-                bulk_load(shared_address(s.weight[q][k]), p.weight, weight_full, k * 64, q * COLUMNS, 0);
-    }
-    for (int i = thread_x(); i < p.chunks * COLUMNS * 2; i += GROUPS * WARPGROUP)
-        write_shared(&s.bias[i / 2][i % 2], p.bias[i]);
+    if (thread_x() == 0) load_matrix<COLUMNS, M_BLOCKS>(p.weight, shared_address(s.weight), weight_full, p.chunks, 0);
+    load_biases<GROUPS * WARPGROUP>(p.bias, s.bias, p.chunks * COLUMNS);
     wait_for_kernel_ahead();
 
     auto fetch = [&](int next, int stage) {
@@ -106,7 +116,7 @@ EVO_DEVICE void project(const gpu_opm_hopper_project_params &p, unsigned char *r
     block_barrier();
     barrier_wait(weight_full, 0);
 
-    const uint64_t weights = operand(shared_address(s.weight)), biases = short_operand(shared_address(s.bias));
+    const uint64_t weights = shared_operand(shared_address(s.weight)), biases = short_operand(shared_address(s.bias));
     const uint32_t one = bias_ones<TYPE>(lane), ones[4] = { one, one, one, one };
     int stage = 0, parity = 0;
     for (; tile < tiles; tile += stride) {
@@ -115,6 +125,7 @@ EVO_DEVICE void project(const gpu_opm_hopper_project_params &p, unsigned char *r
         const float mask[2] = { p.store * mask_value(p.mask.dtype, mask_bits[0]),
                                 p.store * mask_value(p.mask.dtype, mask_bits[1]) };
         uint32_t x[STEPS][4];
+        if (TYPE == GPU_FP16 && p.squares) write_squares(p, at, wave, lane, mask_bits);
         barrier_wait(m_full + stage * 8, parity);
         load_rows<STEPS>(x, m + stage * M_BLOCKS * BLOCK_BYTES, wave, lane);
         load_masks(p, next, position, mask_bits);
@@ -165,3 +176,18 @@ EVO_DEVICE void project(const gpu_opm_hopper_project_params &p, unsigned char *r
         project<GPU_##type, c_m / 16, groups, stages, buffers>(p, raw);                                               \
     }
 GPU_HOPPER_OPM_PROJECT(PROJECT)
+
+EVO_KERNEL(evo_hopper_opm_squares, gpu_opm_hopper_squares_params, GPU_PACK_THREADS, 1) {
+    const int64_t at = static_cast<int64_t>(block_x()) * GPU_PACK_THREADS + thread_x(), across = at / p.residues;
+    const int batch = static_cast<int>(across / p.square_parts),
+              first = static_cast<int>(across - static_cast<int64_t>(batch) * p.square_parts) * GPU_OPM_HOPPER_SQUARED;
+    const int64_t *strides = p.mask.strides,
+                  place = (p.batch_begin + batch) * strides[0] + (at - across * p.residues) * strides[2];
+    float sum = 0.0f;
+    if (batch >= p.batch_count) return;
+    for (int s = first; s < first + GPU_OPM_HOPPER_SQUARED && s < p.s; s++) {
+        const float mask = load_mask(p.mask, place + s * strides[1]);
+        sum = multiply_add(mask, mask, sum);
+    }
+    p.squares[at] = sum;
+}

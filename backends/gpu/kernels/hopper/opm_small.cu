@@ -9,6 +9,7 @@
  */
 #include "backends/cuda/device_hopper.h"
 #include "backends/gpu/kernels/hopper/params.h"
+#include "backends/gpu/kernels/matrix.h"
 #include "backends/gpu/kernels/opm/output.h"
 
 static constexpr int C_M = GPU_HOPPER_SMALL_CHANNELS, C = GPU_OPM_HOPPER_HIDDEN, MOST_S = GPU_HOPPER_SMALL_S;
@@ -16,7 +17,7 @@ static constexpr int ROWS = MOST_S * GPU_HOPPER_SMALL_N, THREADS = GPU_HOPPER_SM
 static constexpr int OWN_I = GPU_HOPPER_SMALL_I, OWN_Z = GPU_HOPPER_SMALL_Z, OWN = MOST_S * OWN_I; /* rows of a */
 static constexpr int X_PITCH = C_M * 2 + 16, C_PITCH = C * 2 + 16, U_PITCH = OWN_Z * C_PITCH + 16; /* bytes */
 static constexpr int LANES = C_M / 8, AT_ONCE = THREADS / LANES, ROUNDS = ROWS / AT_ONCE; /* of a row of m; rows */
-static constexpr int TILE = 16; /* rows and columns of sums, and k of a product */
+static constexpr int TILE = TILE_SIDE;
 static_assert(WAVES * TILE == ROWS && OWN == 2 * TILE && WAVES == 2 * OWN_Z, "what a wave takes");
 
 struct small_shared {
@@ -101,72 +102,51 @@ template <int TYPE> EVO_DEVICE void norm(const gpu_opm_hopper_small_params &p, i
     }
 }
 
-/* --- Tiles of 16 x 16 sums of a wave: lane l has rows l / 4 and that + 8, columns 8 n + l % 4 * 2 and the next --- */
+/* --- Tiles of 16 x 16 sums of a wave, see matrix.h --- */
 
-struct tile_sums {
-    float v[2][4];
+template <int TYPE> struct number_of {
+    using type = bfloat_t;
+};
+template <> struct number_of<GPU_FP16> {
+    using type = half_t;
 };
 
-EVO_DEVICE int tile_row(int e) {
-    return thread_x() % 32 / 4 + e / 2 * 8;
-}
-EVO_DEVICE int tile_column(int n, int e) {
-    return n * 8 + thread_x() % 4 * 2 + e % 2;
-}
-
-/* What a lane adds to the address of 16 rows by 16 k: as the left operand, and as the right one. */
-EVO_DEVICE uint32_t left_offset(int pitch) {
-    const int lane = thread_x() % 32;
-    return static_cast<uint32_t>(lane % 16 * pitch + lane / 16 * 16);
-}
-EVO_DEVICE uint32_t right_offset(int pitch) {
-    const int lane = thread_x() % 32;
-    return static_cast<uint32_t>((lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 16);
-}
-
-template <int TYPE> EVO_DEVICE void multiply_8(float (&d)[4], const uint32_t (&a)[4], uint32_t low, uint32_t high) {
-    const uint32_t b[2] = { low, high };
-    if constexpr (TYPE == GPU_BF16)
-        mma_16x8x16_bf16(d, a, b);
+/* += x y^T of 8 rows y, which are half a right operand. */
+template <class T> EVO_DEVICE void multiply_8(float (&d)[4], const operand<T> &x, const uint32_t (&y)[2]) {
+    if constexpr (IS_HALF<T>)
+        mma_16x8x16_f16(d, x.r, y);
     else
-        mma_16x8x16_f16(d, a, b);
+        mma_16x8x16_bf16(d, x.r, y);
 }
 
 /* += left right^T over K numbers, both from their lanes' offsets on. */
-template <int TYPE, int K> EVO_DEVICE void multiply_rows(tile_sums &sum, uint32_t left, uint32_t right) {
+template <class T, int K>
+EVO_DEVICE void multiply_rows(sums &sum, const unsigned char *left, const unsigned char *right) {
     EVO_UNROLL
-    for (int k = 0; k < K * 2; k += TILE * 2) {
-        uint32_t a[4], b[4];
-        load_fragments(a, left + static_cast<uint32_t>(k));
-        load_fragments(b, right + static_cast<uint32_t>(k));
-        EVO_UNROLL
-        for (int n = 0; n < 2; n++) multiply_8<TYPE>(sum.v[n], a, b[2 * n], b[2 * n + 1]);
-    }
+    for (int k = 0; k < K * 2; k += K_BYTES) multiply(sum, load_from<T>(left + k), load_right_from<T>(right + k));
 }
 
 /* Rounded, into rows of shared memory. */
-template <int TYPE> EVO_DEVICE void store_tile(const tile_sums &sum, unsigned char *shared, int pitch) {
+template <class T> EVO_DEVICE void store_tile(const sums &sum, unsigned char *shared, int pitch) {
     EVO_UNROLL
-    for (int n = 0; n < 2; n++) EVO_UNROLL
-    for (int e = 0; e < 4; e += 2)
-        *reinterpret_cast<uint32_t *>(shared + tile_row(e) * pitch + tile_column(n, e) * 2) =
-            pack<TYPE>(sum.v[n][e], sum.v[n][e + 1]);
+    for (int e = 0; e < TILE_SUMS; e += 2)
+        *reinterpret_cast<uint32_t *>(shared + tile_row(e) * pitch + tile_column(e) * 2) =
+            T::pack(sum.v[e], sum.v[e + 1]);
 }
 
 /* (sum + bias) times the rows' masks, where they count; `row_of` says which row of x a row of the tile is. */
 template <class ROW>
 EVO_DEVICE void mask_tile(const gpu_opm_hopper_small_params &p, const small_shared &s, const float *bias, bool masked,
-                          const ROW &row_of, tile_sums &sum) {
+                          const ROW &row_of, sums &sum) {
+    float by[OWN_ROWS];
     EVO_UNROLL
-    for (int e = 0; e < 4; e++) {
-        const float by = masked ? p.store * s.mask[row_of(tile_row(e))] : p.store;
-        EVO_UNROLL
-        for (int n = 0; n < 2; n++) sum.v[n][e] = (sum.v[n][e] + bias[tile_column(n, e)]) * by;
-    }
+    for (int i = 0; i < OWN_ROWS; i++) by[i] = masked ? p.store * s.mask[row_of(tile_row(row_element(i)))] : p.store;
+    EVO_UNROLL
+    for (int e = 0; e < TILE_SUMS; e++) sum.v[e] = (sum.v[e] + bias[tile_column(e)]) * by[own_row(e)];
 }
 
 /* b of a wave's 16 rows; four waves also have 16 rows of a by 16 channels. */
-template <int TYPE>
+template <class T>
 EVO_DEVICE void project(const gpu_opm_hopper_small_params &p, const small_place &at, small_shared &s, int wave) {
     const int own = wave / 2 * TILE, columns = wave % 2 * TILE; /* of a, of the first four waves */
     auto b_row = [&](int row) { return wave * TILE + row; };
@@ -174,32 +154,32 @@ EVO_DEVICE void project(const gpu_opm_hopper_small_params &p, const small_place 
         const int r = own + row, own_s = r / OWN_I, i = at.i + r % OWN_I;
         return (own_s < p.output.s ? own_s : p.output.s - 1) * p.n + (i < p.n ? i : p.n - 1);
     };
-    const uint32_t x = shared_address(s.x), w = shared_address(s.weight) + right_offset(X_PITCH);
+    const unsigned char *const w = s.weight + right_lane_offset(X_PITCH);
     EVO_UNROLL
     for (int n = 0; n < C; n += TILE) {
-        tile_sums b = {};
-        multiply_rows<TYPE, C_M>(b, x + static_cast<uint32_t>(wave * TILE * X_PITCH) + left_offset(X_PITCH),
-                                 w + static_cast<uint32_t>((C + n) * X_PITCH));
+        sums b = {};
+        multiply_rows<T, C_M>(b, s.x + wave * TILE * X_PITCH + lane_offset(X_PITCH), w + (C + n) * X_PITCH);
         mask_tile(p, s, s.bias + C + n, p.mask_b != 0, b_row, b);
-        store_tile<TYPE>(b, s.b + wave * TILE * C_PITCH + n * 2, C_PITCH);
+        store_tile<T>(b, s.b + wave * TILE * C_PITCH + n * 2, C_PITCH);
     }
     if (wave >= 4) return;
-    tile_sums a = {};
-    multiply_rows<TYPE, C_M>(a, x + static_cast<uint32_t>(a_row(thread_x() % 16) * X_PITCH + thread_x() % 32 / 16 * 16),
-                             w + static_cast<uint32_t>(columns * X_PITCH));
+    sums a = {};
+    /* lane_offset() of rows that do not lie one after the other */
+    multiply_rows<T, C_M>(a, s.x + a_row(lane_number() % TILE) * X_PITCH + lane_number() / TILE * 16,
+                          w + columns * X_PITCH);
     mask_tile(p, s, s.bias + columns, true, a_row, a);
-    store_tile<TYPE>(a, s.a + own * C_PITCH + columns * 2, C_PITCH);
+    store_tile<T>(a, s.a + own * C_PITCH + columns * 2, C_PITCH);
 }
 
 /* u of one channel of z and 16 rows. */
-template <int TYPE> EVO_DEVICE void weigh(small_shared &s, int wave) {
+template <class T> EVO_DEVICE void weigh(small_shared &s, int wave) {
     const int z = wave % OWN_Z, row = wave / OWN_Z * TILE;
     EVO_UNROLL
     for (int n = 0; n < C; n += TILE) {
-        tile_sums u = {};
-        multiply_rows<TYPE, C>(u, shared_address(s.a + row * C_PITCH) + left_offset(C_PITCH),
-                               shared_address(s.out_weight + (z * C + n) * C_PITCH) + right_offset(C_PITCH));
-        store_tile<TYPE>(u, s.u + row * U_PITCH + z * C_PITCH + n * 2, U_PITCH);
+        sums u = {};
+        multiply_rows<T, C>(u, s.a + row * C_PITCH + lane_offset(C_PITCH),
+                            s.out_weight + (z * C + n) * C_PITCH + right_lane_offset(C_PITCH));
+        store_tile<T>(u, s.u + row * U_PITCH + z * C_PITCH + n * 2, U_PITCH);
     }
 }
 
@@ -217,7 +197,7 @@ struct channel_pair {
 };
 
 /* z of one i, 16 j and the block's 8 channels: sums of rows l / 4 and that + 8, channels l % 4 * 2 and the next. */
-template <int TYPE>
+template <int TYPE, class T>
 EVO_DEVICE void combine(const gpu_opm_hopper_small_params &p, const small_place &at, small_shared &s, int wave,
                         const channel_pair &channels) {
     const int own = wave / 2, j = wave % 2 * TILE, i = at.i + own, lane = thread_x() % 32;
@@ -231,9 +211,8 @@ EVO_DEVICE void combine(const gpu_opm_hopper_small_params &p, const small_place 
         load_fragments(u, shared_address(s.u + (own_s * OWN_I + own) * U_PITCH + lane % 8 * C_PITCH + lane / 8 * 16));
         EVO_UNROLL
         for (int k = 0; k < 2; k++) {
-            uint32_t b[4];
-            load_fragments(b, shared_address(s.b + (own_s * p.n + j) * C_PITCH + k * TILE * 2) + left_offset(C_PITCH));
-            multiply_8<TYPE>(z[k], b, u[2 * k], u[2 * k + 1]);
+            const unsigned char *const b = s.b + (own_s * p.n + j) * C_PITCH + k * K_BYTES;
+            multiply_8(z[k], load<T>(b, C_PITCH), { u[2 * k], u[2 * k + 1] });
         }
     }
     EVO_UNROLL
@@ -264,6 +243,7 @@ EVO_DEVICE void combine(const gpu_opm_hopper_small_params &p, const small_place 
 }
 
 template <int TYPE> EVO_DEVICE void run(const gpu_opm_hopper_small_params &p, unsigned char *raw) {
+    using T = typename number_of<TYPE>::type;
     small_shared &s = *reinterpret_cast<small_shared *>(raw);
     const int slices = (p.output.c_z + OWN_Z - 1) / OWN_Z, groups = (p.n + OWN_I - 1) / OWN_I;
     const int block = static_cast<int>(block_x()), across = block / slices, batch = across / groups,
@@ -276,12 +256,12 @@ template <int TYPE> EVO_DEVICE void run(const gpu_opm_hopper_small_params &p, un
     norm<TYPE>(p, at.batch, s);
     async_wait<0>();
     block_barrier();
-    project<TYPE>(p, at, s, wave);
+    project<T>(p, at, s, wave);
     block_barrier();
     let_next_kernel_start(); /* earlier it takes this one's place */
-    weigh<TYPE>(s, wave);
+    weigh<T>(s, wave);
     block_barrier();
-    if (wave < 2 * OWN_I) combine<TYPE>(p, at, s, wave, channels);
+    if (wave < 2 * OWN_I) combine<TYPE, T>(p, at, s, wave, channels);
 }
 
 #define SMALL(type)                                                                                                   \

@@ -24,6 +24,8 @@ enum {
     GPU_HOPPER_STREAM_COLUMNS = 128,
     GPU_HOPPER_STREAM_STAGES = 3, /* of the ring, at least, or else blocks take fewer positions */
     GPU_HOPPER_MOST_WIDTH = 384,
+    GPU_HOPPER_NORM_WAVES = 8,
+    GPU_HOPPER_NORM_ROUNDS = 4,    /* of positions that a wave has under way */
     GPU_HOPPER_ROWS = 128,         /* rows of t of a block of contract */
     GPU_HOPPER_SHARED = 227 * 1024 /* bytes a block may have */
 };
@@ -42,12 +44,18 @@ enum {
 /* A further one for many tiles a multiprocessor: X(type, c_z, c), of GPU_HOPPER_MANY_GROUPS warpgroups, with one buffer each. */
 #define GPU_HOPPER_MANY(X) X(BF16, 128, 128) X(FP16, 128, 128)
 
-/* Instances of finish that keep their weights: X(type, c_z, c), with c_out = c_z. All other widths stream them. */
+/*
+ * Instances of finish that keep their weights: X(type of the output, c_z, c), with c_out = c_z. All other widths stream them. An
+ * output in fp32 is one of products in fp16.
+ */
 #define GPU_HOPPER_FINISH_OF(X, type)                                                                                 \
     X(type, 32, 32)                                                                                                   \
     X(type, 32, 64) X(type, 32, 128) X(type, 64, 32) X(type, 64, 64) X(type, 64, 128) X(type, 128, 32)                \
         X(type, 128, 64) X(type, 128, 128)
-#define GPU_HOPPER_FINISH(X) GPU_HOPPER_FINISH_OF(X, BF16) GPU_HOPPER_FINISH_OF(X, FP16)
+#define GPU_HOPPER_FINISH(X)                                                                                          \
+    GPU_HOPPER_FINISH_OF(X, BF16)                                                                                     \
+    GPU_HOPPER_FINISH_OF(X, FP16)                                                                                     \
+    X(FP32, 64, 32) X(FP32, 64, 64) X(FP32, 64, 128) X(FP32, 128, 32) X(FP32, 128, 64) X(FP32, 128, 128)
 
 /* Further ones of finish, for few tiles a multiprocessor: fewer warpgroups, each with more channels at once. */
 #define GPU_HOPPER_FEW(X)                                                                                             \
@@ -94,6 +102,19 @@ typedef struct gpu_hopper_sides_params {
     int32_t channels, unused;
 } gpu_hopper_sides_params;
 
+/*
+ * evo_hopper_norm: for tensors in fp32, LayerNorm(z) without weight and bias in fp16, [positions][c_z], which project and finish
+ * take for z. c_z is a multiple of 32, to 384. Grid x: blocks of as many waves as GPU_HOPPER_NORM_WAVES.
+ */
+typedef struct gpu_hopper_norm_params {
+    gpu_tensor z; /* [batch, N, N, c_z], fp32, in pieces of 16 bytes */
+    void *target;
+    int64_t positions;
+    int32_t n, c_z;
+    float eps;
+    int32_t unused;
+} gpu_hopper_norm_params;
+
 /* evo_hopper_project_*: a and b of every position; grid x: persistent blocks, a multiple of column_groups. */
 typedef struct gpu_hopper_project_params {
     gpu_tensor_map z;      /* [batch, N, N, c_z], boxes of 64 positions x 64 channels */
@@ -104,6 +125,8 @@ typedef struct gpu_hopper_project_params {
     int32_t n, rows;       /* rows: batch * N */
     int32_t channels;      /* 2 c */
     int32_t column_groups; /* blocks that share a tile of positions, each with its own columns */
+    int32_t is_normed;     /* 1 (fp16): z is what evo_hopper_norm wrote */
+    uint32_t no_bits;      /* 0, which the compiler does not know */
     float *largest;        /* fp16 with a mask: [blocks], written: the largest |mask| / mask_unit that is finite */
     float eps, mask_unit;
 } gpu_hopper_project_params;
@@ -126,12 +149,13 @@ typedef struct gpu_hopper_finish_params {
     gpu_tensor_map t_main, t_tail;      /* as above, boxes of all c of one block; for streamed weights of 64 */
     gpu_tensor_map z;                   /* as project's */
     gpu_tensor_map weight, gate_weight; /* [c_out][c], [c_out][c_z] */
-    gpu_tensor_map residual, out;       /* [batch, N, N, c_out], boxes of 64 x 64 */
+    gpu_tensor_map residual, out;       /* [batch, N, N, c_out], boxes of 64 x 64; not in fp32 */
+    gpu_tensor wide_residual, wide_out; /* the same in fp32 */
     const uint64_t *bias;               /* [2 c_out][2] */
     int32_t n, rows, c, c_z, c_out;
     int32_t whole_blocks;
-    int32_t stages; /* of streamed weights */
-    int32_t raw_gate, has_residual;
+    int32_t stages;                 /* of streamed weights */
+    int32_t raw_gate, has_residual; /* raw_gate: z is not normed here */
     float eps, t_scale;
     const float *largest, *mask_scale, *out_scale; /* fp16; out_scale [c_out] */
 } gpu_hopper_finish_params;

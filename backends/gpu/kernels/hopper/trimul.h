@@ -10,6 +10,23 @@ EVO_DEVICE constexpr int blocks_of(int steps) {
     return (steps + 3) / 4;
 }
 
+/*
+ * Loads rows of a packed matrix from `from` on, in chunks of COLUMNS with panels of 64 k, and lets `full` wait for them. The pack is
+ * older than the kernel ahead: its last kernel has seen all of it.
+ */
+template <int COLUMNS, int BLOCKS>
+EVO_DEVICE void load_matrix(const gpu_tensor_map &map, uint32_t target, uint32_t full, int chunks, int from) {
+    constexpr int PANEL_BYTES = COLUMNS * 128;
+    barrier_expect(full, chunks * BLOCKS * PANEL_BYTES);
+    for (int q = 0; q < chunks; q++)
+        for (int k = 0; k < BLOCKS; k++)
+            bulk_load(target + (q * BLOCKS + k) * PANEL_BYTES, map, full, k * 64, from + q * COLUMNS, 0);
+}
+/* Likewise the biases of `rows` of them, by all threads of the block. */
+template <int THREADS> EVO_DEVICE void load_biases(const uint64_t *from, uint64_t (*target)[2], int rows) {
+    for (int i = thread_x(); i < rows * 2; i += THREADS) write_shared(&target[i / 2][i % 2], from[i]);
+}
+
 /* Where a tile of 64 positions stands. */
 struct position_tile {
     int batch, i, block;
@@ -96,6 +113,46 @@ template <int TYPE> EVO_DEVICE float t_eps(const gpu_hopper_finish_params &p) {
     if (TYPE != GPU_FP16) return p.eps;
     const float scale = p.t_scale / (*p.largest * *p.mask_scale * *p.mask_scale);
     return p.eps * scale * scale;
+}
+
+/* The type of products whose output has this one. */
+template <int OUT> static constexpr int PRODUCTS = OUT == GPU_FP32 ? GPU_FP16 : OUT;
+
+/* fp32: channel 0 of position j of a tile's row; NULL: nowhere. */
+EVO_DEVICE float *wide_place(const gpu_hopper_finish_params &p, const gpu_tensor &t, const position_tile &at, int j) {
+    if (t.dtype == GPU_NONE || j >= p.n) return nullptr;
+    return static_cast<float *>(t.data) + at.batch * t.strides[0] + at.i * t.strides[1] + j * t.strides[2];
+}
+
+/* write_outputs() of fp32, straight to the output: four lanes write 32 bytes of a position. `inverse` as there. */
+template <int COUNT>
+EVO_DEVICE void write_wide(const gpu_hopper_finish_params &p, const float (&y)[COUNT], const float (&gate)[COUNT],
+                           const float *inverse, const position_tile &at, int channel, int wave, int lane) {
+    float *out[2];
+    const float *residual[2];
+    EVO_UNROLL
+    for (int h = 0; h < 2; h++) { /* positions l / 4 and that + 8 of the wave's */
+        const int j = at.j() + wave * 16 + lane / 4 + 8 * h;
+        out[h] = wide_place(p, p.wide_out, at, j);
+        residual[h] = wide_place(p, p.wide_residual, at, j);
+    }
+    EVO_UNROLL
+    for (int m = 0; m < COUNT / 4; m += 2) { /* 16 channels */
+        const int first = channel + m * 8 + lane % 4 * 2;
+        uint2_t added[4] = {};
+        EVO_UNROLL
+        for (int e = 0; e < 4; e++)
+            if (residual[e % 2] && first + e / 2 * 8 < p.c_out)
+                added[e] = *reinterpret_cast<const uint2_t *>(residual[e % 2] + first + e / 2 * 8);
+        EVO_UNROLL
+        for (int e = 0; e < 4; e++) {
+            const int i = m * 4 + e * 2, q = first + e / 2 * 8;
+            const float low = gated(y[i], gate[i], inverse[q]) + bits_float(added[e].x),
+                        high = gated(y[i + 1], gate[i + 1], inverse[q + 1]) + bits_float(added[e].y);
+            if (out[e % 2] && q < p.c_out)
+                *reinterpret_cast<uint2_t *>(out[e % 2] + q) = { float_bits(low), float_bits(high) };
+        }
+    }
 }
 
 /*

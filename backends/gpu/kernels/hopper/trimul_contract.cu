@@ -85,7 +85,7 @@ EVO_DEVICE void multiply_stages(contract_ring &ring, int steps, int group, bool 
     for (int k = 0; k < steps; k++) {
         const uint32_t a = ring.stages + ring.stage * shared_t::STAGE_BYTES + group * BLOCK_BYTES;
         const uint32_t b = ring.stages + ring.stage * shared_t::STAGE_BYTES + shared_t::A_BYTES;
-        const uint64_t x = operand(a, BLOCK_BYTES), y = operand(b, BLOCK_BYTES);
+        const uint64_t x = shared_operand(a, BLOCK_BYTES), y = shared_operand(b, BLOCK_BYTES);
         barrier_wait(ring.full + ring.stage * 8, ring.parity);
         products_begin();
         EVO_UNROLL

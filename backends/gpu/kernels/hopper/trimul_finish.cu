@@ -6,22 +6,24 @@
  */
 #include "backends/gpu/kernels/hopper/trimul.h"
 
-template <int T_STEPS, int Z_STEPS, int CHUNKS, int COLUMNS, int GROUPS> struct finish_shared {
-    static constexpr int OUTS = GROUPS > 2 ? 1 : 2; /* output tiles: two save a barrier */
+template <bool WIDE, int T_STEPS, int Z_STEPS, int CHUNKS, int COLUMNS, int GROUPS> struct finish_shared {
+    static constexpr int OUTS = GROUPS > 2 ? 1 : 2; /* output tiles: two save a barrier; in fp32 there are none */
     static constexpr int PANEL_BYTES = COLUMNS * 128, OUT_BLOCKS = CHUNKS * COLUMNS / 64;
     unsigned char weight[CHUNKS][blocks_of(T_STEPS)][PANEL_BYTES];
     unsigned char gate_weight[CHUNKS][blocks_of(Z_STEPS)][PANEL_BYTES];
     unsigned char t[GROUPS][T_STEPS * 16 * 128];
     unsigned char z[GROUPS][blocks_of(Z_STEPS)][BLOCK_BYTES];
-    unsigned char out[GROUPS][OUTS][OUT_BLOCKS][BLOCK_BYTES];
+    unsigned char out[WIDE ? 1 : GROUPS][OUTS][OUT_BLOCKS][WIDE ? 16 : BLOCK_BYTES];
     uint64_t bias[2][CHUNKS * COLUMNS][2];
     uint64_t weight_full, full[GROUPS], residual_full[GROUPS];
     float inverse[CHUNKS * COLUMNS]; /* fp16: of what undoes the scale of the rows of W_o */
 };
 
-template <int TYPE, int T_STEPS, int Z_STEPS, int CHUNKS, int COLUMNS, int GROUPS>
+template <int OUT, int T_STEPS, int Z_STEPS, int CHUNKS, int COLUMNS, int GROUPS>
 EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
-    using shared_t = finish_shared<T_STEPS, Z_STEPS, CHUNKS, COLUMNS, GROUPS>;
+    constexpr int TYPE = PRODUCTS<OUT>;
+    constexpr bool WIDE = OUT == GPU_FP32;
+    using shared_t = finish_shared<WIDE, T_STEPS, Z_STEPS, CHUNKS, COLUMNS, GROUPS>;
     constexpr int T_BLOCKS = blocks_of(T_STEPS), Z_BLOCKS = blocks_of(Z_STEPS), OUTS = shared_t::OUTS;
     constexpr int T_BYTES = T_STEPS * 16 * 128, TILE_BYTES = shared_t::OUT_BLOCKS * BLOCK_BYTES;
     constexpr int WRITTEN_BARRIER = 1, READ_BARRIER = 1 + GROUPS;
@@ -29,13 +31,14 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
     const int group = warpgroup_number(), thread = thread_x() % WARPGROUP, wave = thread / 32, lane = thread % 32;
     const int tiles = (p.n + GPU_HOPPER_POSITIONS - 1) / GPU_HOPPER_POSITIONS * p.rows;
     const int block = static_cast<int>(block_x()), blocks = static_cast<int>(block_count_x()), stride = blocks * GROUPS;
-    const uint32_t t = shared_address(s.t[group]), z = shared_address(s.z[group]), outs = shared_address(s.out[group]);
+    const uint32_t t = shared_address(s.t[group]), z = shared_address(s.z[group]),
+                   outs = shared_address(s.out[WIDE ? 0 : group]);
     const uint32_t full = shared_address(&s.full[group]), residual_full = shared_address(&s.residual_full[group]);
     const uint32_t weight_full = shared_address(&s.weight_full);
     int tile = block + blocks * group, parity = 0;
 
     if (thread_x() == 0) {
-        barrier_init(weight_full, 1);
+        barrier_init(weight_full, 2);
         for (int g = 0; g < GROUPS; g++) {
             barrier_init(shared_address(&s.full[g]), 1);
             barrier_init(shared_address(&s.residual_full[g]), 1);
@@ -54,14 +57,8 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
     block_barrier();
     let_next_kernel_start();
     if (thread_x() == 0) {
-        barrier_expect(weight_full, sizeof s.weight + sizeof s.gate_weight);
-        for (int q = 0; q < CHUNKS; q++) {
-            const int row = q * COLUMNS;
-            for (int k = 0; k < T_BLOCKS; k++)
-                bulk_load(shared_address(s.weight[q][k]), p.weight, weight_full, k * 64, row, 0);
-            for (int k = 0; k < Z_BLOCKS; k++)
-                bulk_load(shared_address(s.gate_weight[q][k]), p.gate_weight, weight_full, k * 64, row, 0);
-        }
+        load_matrix<COLUMNS, T_BLOCKS>(p.weight, shared_address(s.weight), weight_full, CHUNKS, 0);
+        load_matrix<COLUMNS, Z_BLOCKS>(p.gate_weight, shared_address(s.gate_weight), weight_full, CHUNKS, 0);
     }
     wait_for_kernel_ahead();
     const float norm_eps = t_eps<TYPE>(p);
@@ -85,10 +82,11 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
     position_tile at = find_tile(tile, p.n);
     if (thread == 0 && tile < tiles) {
         fetch(at);
-        if (p.has_residual) fetch_residual(at, outs);
+        if (!WIDE && p.has_residual) fetch_residual(at, outs);
     }
     barrier_wait(weight_full, 0);
-    const uint64_t weights = operand(shared_address(s.weight)), gate_weights = operand(shared_address(s.gate_weight));
+    const uint64_t weights = shared_operand(shared_address(s.weight)),
+                   gate_weights = shared_operand(shared_address(s.gate_weight));
     const uint64_t biases = short_operand(shared_address(s.bias));
     const uint32_t one = bias_ones<TYPE>(lane), ones[4] = { one, one, one, one };
     for (; tile < tiles; tile += stride, parity ^= 1) {
@@ -129,6 +127,10 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
             products_wait<0>();
             settle(sums);
             settle(gates);
+            if (WIDE) {
+                write_wide(p, sums, gates, s.inverse, at, q * COLUMNS, wave, lane);
+                continue;
+            }
             if (q == 0 && p.has_residual) {
                 barrier_wait(residual_full, parity);
             } else if (q == 0 && OUTS == 1) {
@@ -136,6 +138,10 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
                 named_barrier(WRITTEN_BARRIER + group, WARPGROUP);
             }
             write_outputs<TYPE>(sums, gates, s.inverse, p.has_residual, q * COLUMNS, out, wave, lane);
+        }
+        if (WIDE) {
+            at = next;
+            continue;
         }
         fence_async();
         if (OUTS > 1 && thread == 0) bulk_store_wait_read<0>(); /* the other output tile is free */
@@ -157,8 +163,8 @@ EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
 
 #define FINISH(name, type, c_z, c, columns, groups)                                                                   \
     EVO_KERNEL(name, gpu_hopper_finish_params, groups *WARPGROUP, 1) {                                                \
-        static_assert(sizeof(finish_shared<c / 16, c_z / 16, (c_z + columns - 1) / columns, columns, groups>) <=      \
-                          GPU_HOPPER_SHARED,                                                                          \
+        static_assert(sizeof(finish_shared<GPU_##type == GPU_FP32, c / 16, c_z / 16, (c_z + columns - 1) / columns,   \
+                                           columns, groups>) <= GPU_HOPPER_SHARED,                                    \
                       "shared memory");                                                                               \
         EVO_BULK_SHARED(raw);                                                                                         \
         finish<GPU_##type, c / 16, c_z / 16, (c_z + columns - 1) / columns, columns, groups>(p, raw);                 \

@@ -96,15 +96,8 @@ EVO_DEVICE void project(const gpu_hopper_project_params &p, unsigned char *raw) 
     }
     block_barrier();
     let_next_kernel_start();
-    /* The pack is older than the kernel ahead: its last kernel has seen all of it. */
-    if (thread_x() == 0) {
-        barrier_expect(weight_full, sizeof s.weight);
-        for (int q = 0; q < CHUNKS; q++)
-            for (int k = 0; k < Z_BLOCKS; k++)
-                bulk_load(shared_address(s.weight[q][k]), p.weight, weight_full, k * 64, columns_from + q * COLUMNS, 0);
-    }
-    for (int i = thread_x(); i < CHUNKS * COLUMNS * 2; i += GROUPS * WARPGROUP)
-        write_shared(&s.bias[i / 2][i % 2], p.bias[columns_from * 2 + i]);
+    if (thread_x() == 0) load_matrix<COLUMNS, Z_BLOCKS>(p.weight, weight, weight_full, CHUNKS, columns_from);
+    load_biases<GROUPS * WARPGROUP>(p.bias + columns_from * 2, s.bias, CHUNKS * COLUMNS);
     for (int i = thread_x(); i < 64 * 2; i += GROUPS * WARPGROUP)
         write_shared(&s.ones[i / 2][i % 2], i % 2 ? uint64_t(0) : uint64_t(bias_ones<TYPE>(0)));
     wait_for_kernel_ahead();
@@ -124,7 +117,7 @@ EVO_DEVICE void project(const gpu_hopper_project_params &p, unsigned char *raw) 
     block_barrier();
     barrier_wait(weight_full, 0);
 
-    const uint64_t weights = operand(weight), biases = short_operand(shared_address(s.bias));
+    const uint64_t weights = shared_operand(weight), biases = short_operand(shared_address(s.bias));
     const uint64_t ones = short_operand(shared_address(s.ones));
     const float mask_factor = TYPE == GPU_FP16 ? 1.0f / p.mask_unit : 1.0f;
     float largest = 0.0f;
@@ -138,7 +131,12 @@ EVO_DEVICE void project(const gpu_hopper_project_params &p, unsigned char *raw) 
         uint32_t x[STEPS][4];
         barrier_wait(z_full, parity);
         load_rows<STEPS>(x, z, wave, lane);
-        layer_norm<TYPE, STEPS>(x, p.eps);
+        if (TYPE == GPU_FP16 && p.is_normed) {
+            EVO_UNROLL
+            for (int e = 0; e < 4; e++) x[STEPS - 1][e] |= p.no_bits; /* waits as the norm does: loads come in order */
+        } else {
+            layer_norm<TYPE, STEPS>(x, p.eps);
+        }
         /* All have z in registers, which the norm has waited for: zeros past the end of a row land at once. */
         fence_async();
         if (wave > 0)

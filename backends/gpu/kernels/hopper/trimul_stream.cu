@@ -149,8 +149,8 @@ template <int TYPE, int TRANSPOSED>
 EVO_DEVICE void multiply_blocks(const stream_places &s, stream_ring &ring, uint32_t a, int blocks, bool releases,
                                 float (&d)[COLUMNS / 2]) {
     for (int k = 0; k < blocks; k++) {
-        const uint64_t x = operand(a + k * BLOCK_BYTES, TRANSPOSED ? BLOCK_BYTES : 16),
-                       y = operand(s.stages + ring.stage * STAGE_BYTES);
+        const uint64_t x = shared_operand(a + k * BLOCK_BYTES, TRANSPOSED ? BLOCK_BYTES : 16),
+                       y = shared_operand(s.stages + ring.stage * STAGE_BYTES);
         barrier_wait(shared_address(s.full + ring.stage), ring.parity);
         products_begin();
         EVO_UNROLL
@@ -174,9 +174,11 @@ EVO_DEVICE void pass_stages(const stream_places &s, stream_ring &ring, int count
     }
 }
 
-template <int TYPE, int TILES>
+template <int OUT, int TILES>
 EVO_DEVICE void finish_tiles(const gpu_hopper_finish_params &p, const stream_places &s, const stream_counts &count,
                              int tiles, int group) {
+    constexpr int TYPE = PRODUCTS<OUT>;
+    constexpr bool WIDE = OUT == GPU_FP32;
     constexpr int TEAM = TILES == 2 ? WARPGROUP : 2 * WARPGROUP; /* threads that share a tile */
     const int team_barrier = TILES == 2 ? 1 + group : 1, out_barrier = 3 + group;
     const int thread = thread_x() % WARPGROUP, wave = thread / 32, lane = thread % 32;
@@ -238,7 +240,7 @@ EVO_DEVICE void finish_tiles(const gpu_hopper_finish_params &p, const stream_pla
                 continue;
             }
             float sums[COLUMNS / 2], gates[COLUMNS / 2];
-            if (thread == 0) { /* the chunk before has left */
+            if (!WIDE && thread == 0) { /* the chunk before has left */
                 bulk_store_wait_read<0>();
                 if (p.has_residual) fetch_residual(at, q);
             }
@@ -254,6 +256,10 @@ EVO_DEVICE void finish_tiles(const gpu_hopper_finish_params &p, const stream_pla
             if (releases) barrier_arrive(shared_address(s.empty + ring.held));
             ring.held = -1;
             if (q + step >= count.chunks) leave_tile();
+            if (WIDE) {
+                write_wide(p, sums, gates, s.inverse, at, q * COLUMNS, wave, lane);
+                continue;
+            }
             if (p.has_residual) {
                 barrier_wait(added, added_parity);
                 added_parity ^= 1;
@@ -277,7 +283,7 @@ EVO_DEVICE void finish_tiles(const gpu_hopper_finish_params &p, const stream_pla
     if (thread == 0) bulk_store_wait<0>();
 }
 
-template <int TYPE, int TILES> EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
+template <int OUT, int TILES> EVO_DEVICE void finish(const gpu_hopper_finish_params &p, unsigned char *raw) {
     const stream_counts count = count_blocks(p);
     const stream_places s = find_places<TILES>(p, count, raw);
     const int tiles = (p.n + GPU_HOPPER_POSITIONS - 1) / GPU_HOPPER_POSITIONS * p.rows;
@@ -298,7 +304,7 @@ template <int TYPE, int TILES> EVO_DEVICE void finish(const gpu_hopper_finish_pa
         const int which = i / (2 * channels), row = i / 2 % channels;
         write_shared(s.bias + i, row < p.c_out ? p.bias[(which * p.c_out + row) * 2 + i % 2] : uint64_t(0));
     }
-    for (int i = thread_x(); TYPE == GPU_FP16 && i < channels; i += 3 * WARPGROUP)
+    for (int i = thread_x(); PRODUCTS<OUT> == GPU_FP16 && i < channels; i += 3 * WARPGROUP)
         s.inverse[i] = i < p.c_out ? 1.0f / p.out_scale[i] : 1.0f;
     fence_async();
     block_barrier();
@@ -308,7 +314,7 @@ template <int TYPE, int TILES> EVO_DEVICE void finish(const gpu_hopper_finish_pa
         if (thread_x() % WARPGROUP < 32 && elect()) load_weights<TILES>(p, s, count, tiles);
     } else {
         registers_up<232>();
-        finish_tiles<TYPE, TILES>(p, s, count, tiles, group);
+        finish_tiles<OUT, TILES>(p, s, count, tiles, group);
     }
 }
 
@@ -321,3 +327,5 @@ STREAM(BF16, 1)
 STREAM(BF16, 2)
 STREAM(FP16, 1)
 STREAM(FP16, 2)
+STREAM(FP32, 1)
+STREAM(FP32, 2)

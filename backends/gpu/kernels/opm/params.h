@@ -203,10 +203,12 @@ enum {
     GPU_OPM_HOPPER_SHORT = 64   /* s up to which there is one part */
 };
 
-/* Instances of the outer kernel: X(type, channels of z a tile, parts of 64 s that pass at once). */
-#define GPU_HOPPER_OUTER(X)                                                                                           \
-    X(BF16, 64, 1)                                                                                                    \
-    X(BF16, 64, 2) X(BF16, 128, 1) X(BF16, 128, 2) X(FP16, 64, 1) X(FP16, 64, 2) X(FP16, 128, 1) X(FP16, 128, 2)
+/*
+ * Instances of the outer kernel: X(type of the output, channels of z a tile, parts of 64 s that pass at once). An output in fp32
+ * is one of products in fp16.
+ */
+#define GPU_HOPPER_OUTER_OF(X, type) X(type, 64, 1) X(type, 64, 2) X(type, 128, 1) X(type, 128, 2)
+#define GPU_HOPPER_OUTER(X) GPU_HOPPER_OUTER_OF(X, BF16) GPU_HOPPER_OUTER_OF(X, FP16) GPU_HOPPER_OUTER_OF(X, FP32)
 
 /*
  * Instances of the project kernel: X(type, c_m, warpgroups of a block, tiles of m that each has under way, buffers of results).
@@ -215,7 +217,8 @@ enum {
 #define GPU_HOPPER_OPM_PROJECT(X) GPU_HOPPER_OPM_PROJECT_OF(X, BF16) GPU_HOPPER_OPM_PROJECT_OF(X, FP16)
 
 enum {
-    GPU_HOPPER_OPM_COLUMNS = 64 /* channels of a and b that it multiplies at once; each side has a multiple of 32 */
+    GPU_HOPPER_OPM_COLUMNS = 64, /* channels of a and b that it multiplies at once; each side has a multiple of 32 */
+    GPU_OPM_HOPPER_SQUARED = 16  /* sequences whose masks' squares are summed for fp16's scales */
 };
 
 /* evo_hopper_opm_project_*: a and b [batch][c][rows][s_pad] of all sequences of some residues; grid x: persistent blocks. */
@@ -230,7 +233,17 @@ typedef struct gpu_opm_hopper_project_params {
     int32_t chunks, halves; /* of 64 channels of both sides; of 32 of one */
     int32_t mask_b;
     float eps, store; /* store: what a and b are multiplied by at last, a power of two */
+    float *squares;   /* NULL: not wanted; else as in gpu_opm_hopper_params, written */
+    int32_t square_parts, residues;
 } gpu_opm_hopper_project_params;
+
+/* evo_hopper_opm_squares: the same sums of squares, where another kernel projects; grid x: pieces of GPU_PACK_THREADS of them. */
+typedef struct gpu_opm_hopper_squares_params {
+    gpu_tensor mask; /* [B, S, N] */
+    float *squares;  /* as in gpu_opm_hopper_params */
+    int64_t batch_begin;
+    int32_t s, square_parts, residues, batch_count;
+} gpu_opm_hopper_squares_params;
 
 /* Small modules, in one launch: s and n to these, c_m of CHANNELS, c of 32; a block takes I rows i and Z channels of z. */
 enum {
@@ -269,6 +282,9 @@ typedef struct gpu_opm_hopper_params {
     int32_t c, c_a;   /* c_a: c rounded up to 2 */
     int32_t z_groups; /* tiles that share a pair's channels */
     int32_t mask_b, mask_exponent;
+    int32_t wide_mask;    /* 1: four residues of the mask are one load */
+    const float *squares; /* fp16 with a mask: [batch][parts][residues]: sums over GPU_OPM_HOPPER_SQUARED s of mask^2 */
+    int32_t square_parts, residues;
 } gpu_opm_hopper_params;
 
 #endif
