@@ -219,7 +219,7 @@ static evo_status properties(int index, gpu_properties *properties) {
     TRY(cuDeviceTotalMem, &properties->memory_size, device);
     properties->shared_memory_size = (size_t)shared;
     properties->tensor_maps = major >= 9 && newer.cuTensorMapEncodeTiled && newer.cuLaunchKernelEx;
-    properties->has_tf32 = properties->has_async_copies = major >= 8;
+    properties->has_async_copies = major >= 8;
     snprintf(properties->arch, sizeof properties->arch, "sm_%d%d", major, minor);
     return EVO_OK;
 }

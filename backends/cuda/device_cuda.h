@@ -105,11 +105,6 @@ EVO_DEVICE uint32_t pack_halves(float low, float high) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
 }
-EVO_DEVICE float round_tf32(float x) {
-    uint32_t bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return __uint_as_float(bits);
-}
 
 EVO_DEVICE void wave_barrier() {
     __syncwarp();
@@ -120,7 +115,6 @@ EVO_DEVICE void schedule_barrier() {
 /* --- Matrix units --- */
 
 #define EVO_MATRIX_MMA
-#define EVO_MATRIX_TF32
 
 #define EVO_MMA(name, shape)                                                                                          \
     EVO_DEVICE void name(float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2]) {                                \
@@ -130,7 +124,6 @@ EVO_DEVICE void schedule_barrier() {
     }
 EVO_MMA(mma_16x8x16_bf16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 EVO_MMA(mma_16x8x16_f16, "m16n8k16.row.col.f32.f16.f16.f32")
-EVO_MMA(mma_16x8x8_tf32, "m16n8k8.row.col.f32.tf32.tf32.f32")
 #undef EVO_MMA
 
 /* Volatile keeps them between the barriers they stand between; a memory clobber would hold unrelated loads too. */

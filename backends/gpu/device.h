@@ -43,28 +43,25 @@
  *   float hardware_exp2(float x)       2^x within 2 units in the last place; subnormals count as 0
  *   uint32_t pack_bfloats(float low, float high), pack_halves(float low, float high)
  *                                      two numbers rounded to nearest even to 16 bits, NaN stays NaN; `low` in bits 0 to 15
- *   float round_tf32(float x)          to nearest with 11 significant bits; NaN and infinity stay
  *
  * void schedule_barrier(): the compiler moves no instruction across it, where it would run out of registers otherwise.
  *
  * Waves: void wave_barrier(): lanes of a wave see what the others wrote to shared memory before it.
  *
  * Matrix units. One of EVO_MATRIX_MMA, EVO_MATRIX_MFMA, EVO_MATRIX_WMMA11, EVO_MATRIX_WMMA12 is defined and says which
- * instructions there are; EVO_MATRIX_TF32 where those for tf32 are. All lanes of a wave call one together; d += a * b with
- * sums in fp32. 16-bit numbers lie two a register, the one of lower k in bits 0 to 15; l is the lane, g = l / 4, q = l % 4.
+ * instructions there are. All lanes of a wave call one together; d += a * b with sums in fp32. Numbers of 16 bits lie two a
+ * register, the one of lower k in bits 0 to 15; l is the lane, g = l / 4, q = l % 4.
  *   EVO_MATRIX_MMA, 32 lanes, a 16 x K, b K x 8, d 16 x 8
  *     mma_16x8x16_bf16, mma_16x8x16_f16 (float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
  *       a[0] (row g, k 2q and 2q + 1), a[1] (g + 8, the same), a[2] (g, k 2q + 8 and 2q + 9), a[3] (g + 8, the same)
  *       b[0] (k 2q and 2q + 1, column g), b[1] (k 2q + 8 and 2q + 9, column g)
  *       d[0], d[1] (row g, columns 2q, 2q + 1), d[2], d[3] (row g + 8, the same)
- *     mma_16x8x8_tf32: the same registers with one float each: k q in a[0], a[1], b[0], k q + 4 in a[2], a[3], b[1]
  *     ldmatrix_x4(uint32_t (&r)[4], const void *row): lane l gives the address of row l % 8 of matrix l / 8, 8 numbers of
  *       16 bits, aligned to 16 bytes, in shared memory; r[i] = numbers 2q and 2q + 1 of row g of matrix i
  *     ldmatrix_x4_trans: each matrix transposed: r[i] = number g of rows 2q and 2q + 1 of matrix i
  *   EVO_MATRIX_MFMA, 64 lanes, a 16 x K, b K x 16, d 16 x 16; i = l / 16
  *     mfma_16x16x16_bf16, mfma_16x16x16_f16 (float (&d)[4], const uint32_t (&a)[2], const uint32_t (&b)[2])
  *       a (row l % 16, k 4i to 4i + 3), b (the same k, column l % 16), d[e] (row 4i + e, column l % 16)
- *     mfma_16x16x8_xf32 (EVO_MATRIX_TF32): the same with floats, k 2i and 2i + 1
  *   EVO_MATRIX_WMMA11, 32 lanes, a 16 x 16, b 16 x 16, d 16 x 16; i = l / 16
  *     wmma_16x16x16_bf16, wmma_16x16x16_f16 (float (&d)[8], const uint32_t (&a)[8], const uint32_t (&b)[8])
  *       a (row l % 16, all k; lanes 16 to 31 repeat lanes 0 to 15), b (all k, column l % 16), d[e] (row 2e + i, column l % 16)

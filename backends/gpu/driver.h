@@ -24,7 +24,6 @@ typedef struct gpu_properties {
     size_t memory_size;
     size_t shared_memory_size; /* bytes that one block may use, with the opt-in where there is one */
     bool tensor_maps;          /* the driver can make what bulk tensor copies read */
-    bool has_tf32;             /* matrix units multiply tf32 */
     bool has_async_copies;     /* from global to shared memory */
 } gpu_properties;
 

@@ -49,24 +49,18 @@ static const struct {
     [GPU_TRIMUL_PROJECT_FP16_32] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_fp16_32"),
     [GPU_TRIMUL_PROJECT_SPLIT_64] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_split_64"),
     [GPU_TRIMUL_PROJECT_SPLIT_32] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_split_32"),
-    [GPU_TRIMUL_PROJECT_TF32_64] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_tf32_64"),
-    [GPU_TRIMUL_PROJECT_TF32_32] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_tf32_32"),
     [GPU_TRIMUL_CONTRACT_BF16] = OF_WAVES("trimul/tensor_contract", "evo_trimul_contract_bf16"),
     [GPU_TRIMUL_CONTRACT_FP16] = OF_WAVES("trimul/tensor_contract", "evo_trimul_contract_fp16"),
     [GPU_TRIMUL_CONTRACT_SPLIT] = OF_WAVES("trimul/tensor_contract", "evo_trimul_contract_split"),
-    [GPU_TRIMUL_CONTRACT_TF32] = OF_WAVES("trimul/tensor_contract", "evo_trimul_contract_tf32"),
     [GPU_TRIMUL_CONTRACT_TALL_BF16] = OF_TRIMUL_WAVES("trimul/tensor_contract", "evo_trimul_contract_tall_bf16"),
     [GPU_TRIMUL_CONTRACT_TALL_FP16] = OF_TRIMUL_WAVES("trimul/tensor_contract", "evo_trimul_contract_tall_fp16"),
     [GPU_TRIMUL_CONTRACT_TALL_SPLIT] = OF_TRIMUL_WAVES("trimul/tensor_contract", "evo_trimul_contract_tall_split"),
-    [GPU_TRIMUL_CONTRACT_TALL_TF32] = OF_TRIMUL_WAVES("trimul/tensor_contract", "evo_trimul_contract_tall_tf32"),
     [GPU_TRIMUL_FINISH_BF16_64] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_bf16_64"),
     [GPU_TRIMUL_FINISH_BF16_32] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_bf16_32"),
     [GPU_TRIMUL_FINISH_FP16_64] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_fp16_64"),
     [GPU_TRIMUL_FINISH_FP16_32] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_fp16_32"),
     [GPU_TRIMUL_FINISH_SPLIT_64] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_split_64"),
     [GPU_TRIMUL_FINISH_SPLIT_32] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_split_32"),
-    [GPU_TRIMUL_FINISH_TF32_64] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_tf32_64"),
-    [GPU_TRIMUL_FINISH_TF32_32] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_tf32_32"),
     [GPU_OPM_PACK_OUT] = { "opm/tensor_pack", "evo_opm_tensor_pack_out", GPU_PACK_THREADS, 0, 0 },
     [GPU_OPM_PROJECT_BF16_64] = OF_WAVES("opm/tensor_project", "evo_opm_tensor_project_bf16_64"),
     [GPU_OPM_PROJECT_BF16_256] = OF_WAVES("opm/tensor_project", "evo_opm_tensor_project_bf16_256"),
@@ -278,7 +272,7 @@ int gpu_device_count(const gpu_vendor *vendor, evo_text *why) {
 }
 
 evo_status gpu_device_info(const gpu_vendor *vendor, int index, evo_device_info *info) {
-    gpu_properties found = { { 0 }, { 0 }, 0, 0, 0, 0, false, false, false };
+    gpu_properties found = { { 0 }, { 0 }, 0, 0, 0, 0, false, false };
     evo_status status = refuse_fork(vendor, index);
     if (status == EVO_OK) status = vendor->driver->properties(index, &found);
     if (status != EVO_OK) return status;

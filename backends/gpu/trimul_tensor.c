@@ -20,7 +20,7 @@ typedef struct tiles {
 /* What the products are made of. */
 typedef struct number {
     evo_compute compute;
-    int32_t dtype; /* of operands; GPU_FP32 stands for tf32, GPU_SPLIT for fp32 */
+    int32_t dtype; /* of operands; GPU_SPLIT for fp32 */
     int64_t size;  /* bytes */
     tiles project[3], finish[2];
     gpu_function contract[2]; /* blocks of GPU_TENSOR_TILE rows, of GPU_TENSOR_TALL */
@@ -49,17 +49,13 @@ static const number numbers[] = {
       { { 64, 128, GPU_TRIMUL_PROJECT_SPLIT_64 }, { 32, 384, GPU_TRIMUL_PROJECT_SPLIT_32 } },
       { { 64, 128, GPU_TRIMUL_FINISH_SPLIT_64 }, { 32, 384, GPU_TRIMUL_FINISH_SPLIT_32 } },
       { GPU_TRIMUL_CONTRACT_SPLIT, GPU_TRIMUL_CONTRACT_TALL_SPLIT } },
-    { EVO_COMPUTE_TF32,
-      GPU_FP32,
-      4,
-      { { 64, 128, GPU_TRIMUL_PROJECT_TF32_64 }, { 32, 384, GPU_TRIMUL_PROJECT_TF32_32 } },
-      { { 64, 128, GPU_TRIMUL_FINISH_TF32_64 }, { 32, 384, GPU_TRIMUL_FINISH_TF32_32 } },
-      { GPU_TRIMUL_CONTRACT_TF32, GPU_TRIMUL_CONTRACT_TALL_TF32 } },
 };
 
+/* tf32 is computed in fp16, which has its 11 bits, and by scales its range: at twice its rate, and half its bytes. */
 static const number *number_of(const evo_trimul_desc *d) {
+    const evo_compute compute = d->compute == EVO_COMPUTE_TF32 ? EVO_COMPUTE_FP16 : d->compute;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (numbers[i].compute == d->compute) return &numbers[i];
+        if (numbers[i].compute == compute) return &numbers[i];
     return NULL;
 }
 
@@ -551,10 +547,6 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
     if (!x) {
         evo_text_add(why, "computes fp32, tf32, bf16 and fp16, the descriptor asks for %s",
                      evo_compute_name(d->compute));
-        return false;
-    }
-    if (x->compute == EVO_COMPUTE_TF32 && !chip->has_tf32) {
-        evo_text_add(why, "%s has no matrix units for tf32", chip->arch);
         return false;
     }
     if (!gpu_portable_takes(d->compute, tensors, names, 3, why)) return false;

@@ -110,11 +110,6 @@ EVO_DEVICE uint32_t pack_bfloats(float low, float high) {
 EVO_DEVICE uint32_t pack_halves(float low, float high) {
     return float_to_half(low) | static_cast<uint32_t>(float_to_half(high)) << 16;
 }
-EVO_DEVICE float round_tf32(float x) {
-    const uint32_t bits = float_bits(x);
-    const bool special = (bits & 0x7f800000u) == 0x7f800000u;
-    return bits_float(special ? bits : (bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u);
-}
 
 EVO_DEVICE void wave_barrier() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
@@ -144,10 +139,6 @@ EVO_DEVICE void schedule_barrier() {
 #define EVO_MATRIX_MFMA
 EVO_MATRIX(mfma_16x16x16_bf16, __builtin_amdgcn_mfma_f32_16x16x16bf16_1k, short, 2, 4, , 0, 0, 0)
 EVO_MATRIX(mfma_16x16x16_f16, __builtin_amdgcn_mfma_f32_16x16x16f16, _Float16, 2, 4, , 0, 0, 0)
-#if defined(__gfx942__)
-#define EVO_MATRIX_TF32
-EVO_MATRIX(mfma_16x16x8_xf32, __builtin_amdgcn_mfma_f32_16x16x8_xf32, float, 2, 4, , 0, 0, 0)
-#endif
 #elif defined(__GFX12__)
 #define EVO_MATRIX_WMMA12
 EVO_MATRIX(wmma_16x16x16_bf16, __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12, short, 4, 8)

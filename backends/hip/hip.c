@@ -203,7 +203,6 @@ static evo_status properties(int index, gpu_properties *properties) {
     properties->tensor_maps = false;
     const char *arch = found + arch_offset;
     snprintf(properties->arch, sizeof properties->arch, "%.*s", (int)strcspn(arch, ":"), arch);
-    properties->has_tf32 = strcmp(properties->arch, "gfx942") == 0;
     properties->has_async_copies = false;
     snprintf(properties->description, sizeof properties->description, "%.127s", found + NAME_OFFSET);
     return EVO_OK;

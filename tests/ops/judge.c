@@ -55,7 +55,6 @@ static const struct {
     { "opm:tensor", "tensor: computes fp32, tf32, bf16 and fp16, the descriptor asks for" },
     { "opm:tensor", "takes c to 64 in fp32" },
     { "trimul:tensor", "tensor: computes fp32, tf32, bf16 and fp16, the descriptor asks for" },
-    { "trimul:tensor", "has no matrix units for tf32" },
     { "trimul:tensor", "takes c and c_z from 8 on" },
     { "trimul:hopper", "takes tensors in fp32 only with gates of the normed z" },
     { "trimul:tensor", "want more shared memory" },

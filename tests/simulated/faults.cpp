@@ -322,40 +322,6 @@ EVO_KERNEL(fault_matrix_lanes, fault_params, FAULT_THREADS, 1) {
     block_barrier();
 }
 
-/* tf32 operands, which are laid out otherwise than 16-bit ones, where the chip has them. */
-EVO_KERNEL(fault_matrix_tf32, fault_params, FAULT_THREADS, 1) {
-#if defined(EVO_MATRIX_TF32)
-    const int lane = thread_x() % WAVE;
-    const float *const x = p.in + (position() - thread_x());
-    float d[OWN_SUMS] = {};
-    uint32_t a[A_REGISTERS], b[2];
-    for (int r = 0; r < A_REGISTERS; r++) {
-#if defined(EVO_MATRIX_MMA)
-        const int row = lane / 4 + r % 2 * 8, k = p.broken ? lane % 4 * 2 + r / 2 : lane % 4 + r / 2 * 4;
-#else
-        const int row = lane % 16, k = p.broken ? lane / 16 + r * 4 : lane / 16 * 2 + r;
-#endif
-        a[r] = float_bits(x[row * 8 + k]);
-    }
-    for (int r = 0; r < 2; r++) {
-#if defined(EVO_MATRIX_MMA)
-        const int column = lane / 4, k = lane % 4 + r * 4;
-#else
-        const int column = lane % 16, k = lane / 16 * 2 + r;
-#endif
-        b[r] = float_bits(column == k ? 1.0f : 0.0f);
-    }
-#if defined(EVO_MATRIX_MMA)
-    mma_16x8x8_tf32(d, a, b);
-#else
-    mfma_16x16x8_xf32(d, a, b);
-#endif
-    write_sums(p, d, false);
-#else
-    p.out[position()] = p.in[position() ^ p.broken];
-#endif
-}
-
 EVO_DEVICE void put_split(unsigned char *row, int k, float value) {
     uint32_t high, low;
     split_pair(value, 0.0f, &high, &low);
@@ -394,7 +360,7 @@ EVO_KERNEL(fault_split, fault_params, FAULT_THREADS, 1) {
     };
     sums s, z;
     clear(s);
-    for (int k = 0; k < FAULT_DEPTH; k += TILE_K<split_t>) {
+    for (int k = 0; k < FAULT_DEPTH; k += TILE_K) {
         put(x, k, FAULT_DEPTH);
         put(y, TILE_SIDE * FAULT_DEPTH + k, FAULT_DEPTH);
         block_barrier();

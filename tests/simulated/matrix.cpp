@@ -7,7 +7,6 @@
 namespace simulated {
 
 template <number_type TYPE> static float operand_number(const uint32_t *registers, unsigned number) {
-    if (TYPE == number_type::tf32) return bits_float(registers[number] & 0xffffe000u);
     const uint16_t bits = static_cast<uint16_t>(registers[number / 2] >> number % 2 * 16);
 #ifdef EVO_SIMULATED_FLUSH
     const uint16_t exponent = TYPE == number_type::bf16 ? 0x7f80 : 0x7c00;
@@ -54,7 +53,6 @@ template <class SHAPE, number_type TYPE> void multiply_wave(void *const *lanes) 
 #if defined(EVO_MATRIX_MMA)
 template void multiply_wave<mma_m16n8k16, number_type::bf16>(void *const *);
 template void multiply_wave<mma_m16n8k16, number_type::f16>(void *const *);
-template void multiply_wave<mma_m16n8k8, number_type::tf32>(void *const *);
 
 /* Lane l gets elements 2 * (l % 4), + 1 of row l / 4 of each matrix; rows of matrix m are those of lanes 8 m to 8 m + 7. */
 template <bool TRANSPOSED> void distribute(const uint16_t (&rows)[32][8], void *const *lanes) {
@@ -73,7 +71,6 @@ template void distribute<true>(const uint16_t (&)[32][8], void *const *);
 #elif defined(EVO_MATRIX_MFMA)
 template void multiply_wave<mfma_16x16x16, number_type::bf16>(void *const *);
 template void multiply_wave<mfma_16x16x16, number_type::f16>(void *const *);
-template void multiply_wave<mfma_16x16x8, number_type::tf32>(void *const *);
 #else
 template void multiply_wave<wmma_16x16x16, number_type::bf16>(void *const *);
 template void multiply_wave<wmma_16x16x16, number_type::f16>(void *const *);

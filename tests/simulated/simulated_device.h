@@ -190,10 +190,6 @@ EVO_DEVICE uint32_t pack_bfloats(float low, float high) {
     }
     return packed;
 }
-EVO_DEVICE float round_tf32(float x) {
-    const uint32_t bits = float_bits(x);
-    return std::isfinite(x) ? bits_float((bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u) : x;
-}
 
 EVO_DEVICE void schedule_barrier() {
 }

@@ -1,11 +1,11 @@
 /*
  * simulated_matrix.h: the matrix instructions of device.h. All lanes of a wave meet; the last one to come gathers the
  * operands from everybody's registers, multiplies, and adds to everybody's sums. Where an element lies is taken from the
- * vendors' documents: NVIDIA's PTX ISA ("Matrix Fragments for mma.m16n8k16, .m16n8k8", "ldmatrix"), AMD's matrix instruction calculator.
+ * vendors' documents: NVIDIA's PTX ISA ("Matrix Fragments for mma.m16n8k16", "ldmatrix"), AMD's matrix instruction calculator.
  * The products themselves are in matrix.cpp, which is compiled for speed and not checked.
  *
- * Sums are worse than rounded: the accumulator and one instruction's products are added exactly, then cut off to fp32. tf32
- * operands are cut off to 11 bits. With EVO_SIMULATED_FLUSH (MI200) subnormal 16-bit operands are zeros.
+ * Sums are worse than rounded: the accumulator and one instruction's products are added exactly, then cut off to fp32. With
+ * EVO_SIMULATED_FLUSH (MI200) subnormal operands are zeros.
  */
 #ifndef EVO_TESTS_SIMULATED_MATRIX_H
 #define EVO_TESTS_SIMULATED_MATRIX_H
@@ -25,8 +25,7 @@ struct position {
 
 enum class number_type {
     bf16,
-    f16,
-    tf32
+    f16
 };
 
 EVO_DEVICE float cut_off(double exact) {
@@ -67,19 +66,6 @@ struct mma_m16n8k16 {
     }
 };
 
-struct mma_m16n8k8 {
-    static constexpr unsigned ROWS = 16, COLUMNS = 8, DEPTH = 8;
-    static constexpr position a(unsigned row, unsigned k) { /* a0 (group, thread), a1 row + 8, a2 k + 4, a3 both */
-        return { row % 8 * 4 + k % 4, k / 4 * 2 + row / 8 };
-    }
-    static constexpr position b(unsigned k, unsigned column) {
-        return { column * 4 + k % 4, k / 4 };
-    }
-    static constexpr position d(unsigned row, unsigned column) {
-        return mma_m16n8k16::d(row, column);
-    }
-};
-
 /** What one lane brings to ldmatrix. */
 struct matrix_rows {
     uint32_t *to;
@@ -115,20 +101,6 @@ struct mfma_16x16x16 {
     }
     static constexpr position d(unsigned row, unsigned column) {
         return { row / 4 * 16 + column, row % 4 };
-    }
-};
-
-/* Two k a lane. */
-struct mfma_16x16x8 {
-    static constexpr unsigned ROWS = 16, COLUMNS = 16, DEPTH = 8;
-    static constexpr position a(unsigned row, unsigned k) {
-        return { k / 2 * 16 + row, k % 2 };
-    }
-    static constexpr position b(unsigned k, unsigned column) {
-        return { k / 2 * 16 + column, k % 2 };
-    }
-    static constexpr position d(unsigned row, unsigned column) {
-        return mfma_16x16x16::d(row, column);
     }
 };
 
@@ -173,7 +145,6 @@ struct wmma_16x16x16 {
 #if defined(EVO_MATRIX_MMA)
 EVO_SIMULATED_MULTIPLY(mma_16x8x16_bf16, mma_m16n8k16, bf16, 4, 4, 2)
 EVO_SIMULATED_MULTIPLY(mma_16x8x16_f16, mma_m16n8k16, f16, 4, 4, 2)
-EVO_SIMULATED_MULTIPLY(mma_16x8x8_tf32, mma_m16n8k8, tf32, 4, 4, 2)
 EVO_DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *shared_row, const char *file = __builtin_FILE(),
                             int line = __builtin_LINE()) {
     simulated::load<false>(r, shared_row, file, line);
@@ -185,9 +156,6 @@ EVO_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void *shared_row, cons
 #elif defined(EVO_MATRIX_MFMA)
 EVO_SIMULATED_MULTIPLY(mfma_16x16x16_bf16, mfma_16x16x16, bf16, 4, 2, 2)
 EVO_SIMULATED_MULTIPLY(mfma_16x16x16_f16, mfma_16x16x16, f16, 4, 2, 2)
-#ifdef EVO_MATRIX_TF32
-EVO_SIMULATED_MULTIPLY(mfma_16x16x8_xf32, mfma_16x16x8, tf32, 4, 2, 2)
-#endif
 #elif defined(EVO_MATRIX_WMMA11)
 EVO_SIMULATED_MULTIPLY(wmma_16x16x16_bf16, wmma_16x16x16, bf16, 8, 8, 8)
 EVO_SIMULATED_MULTIPLY(wmma_16x16x16_f16, wmma_16x16x16, f16, 8, 8, 8)

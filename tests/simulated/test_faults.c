@@ -353,7 +353,6 @@ static const scenario scenarios[] = {
     { "fault_matrix_place", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
     { "fault_matrix_barrier", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
     { "fault_matrix_lanes", run_kernel, 0, COUNT, DRIVER_ERROR, "wait at the matrix instruction", 0 },
-    { "fault_matrix_tf32", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
     { "fault_matrix_cut_off", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
     { "fault_matrix_subnormal", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
     { "fault_split", run_split, 0, COUNT, WRONG_NUMBERS, "", FAULT_SWAPPED_HALVES },

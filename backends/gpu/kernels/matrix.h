@@ -1,6 +1,6 @@
 /*
  * matrix.h: products on matrix units: what a wave multiplies at once, the same on every chip. A tile of sums is 16 x 16; an
- * operand is 16 rows by 32 bytes of K: 16 numbers of 16 bits, or 8 of tf32; of split_t it is two operands, 16 numbers in 64 bytes.
+ * operand is 16 rows by 16 numbers of K, in 32 bytes; of split_t it is two of these, 64 bytes.
  *
  *   load<T>(shared, pitch)         rows from shared memory, each OPERAND_BYTES<T> contiguous bytes, `pitch` bytes apart
  *   load_from, load_right_from     the same from an address that has the lane's offset already
@@ -9,9 +9,8 @@
  *   tile_row(e), tile_column(e)    where element e of this lane's sums stands; own_row(e), own_column(e): the same as a
  *                                  number from 0 on among the OWN_ROWS rows and OWN_COLUMNS columns of this lane
  *   as_operand<T>(sums)            sums, rounded to 16 bits or split, as an operand with X's rows and with K = Y's rows
- *   as_operands(sums, two)         the same in tf32, where sums are two operands; K is Y's rows in the order of tf32_column
  *
- * T is bfloat_t, half_t, tf32_t or split_t. Rows are read 16 bytes a lane, eight rows at a time: a pitch that is an odd multiple of 16
+ * T is bfloat_t, half_t or split_t. Rows are read 16 bytes a lane, eight rows at a time: a pitch that is an odd multiple of 16
  * bytes has no bank conflicts. On AMD's units the product is computed transposed, so that a lane owns a row of sums, as it
  * owns a row of an operand. On gfx12 a lane loads the 8 numbers beside each other that its sums would be, not the two quads that
  * the unit names: K then comes in another order, alike in both operands.
@@ -21,9 +20,9 @@
 
 #include "backends/gpu/kernels/numbers.h"
 
-static constexpr int TILE_SIDE = 16, K_BYTES = 32;
+static constexpr int TILE_SIDE = 16, TILE_K = 16, K_BYTES = 32;
 
-/* Numbers of products: how they are rounded and how two (tf32: one) lie in a register. */
+/* Numbers of products: how they are rounded and how two lie in a register. */
 struct bfloat_t {
     static constexpr int BYTES = 2;
     EVO_METHOD static uint32_t pack(float low, float high) {
@@ -41,9 +40,6 @@ struct half_t {
     EVO_METHOD static float load(uint32_t bits) {
         return half_to_float(static_cast<uint16_t>(bits));
     }
-};
-struct tf32_t {
-    static constexpr int BYTES = 4;
 };
 
 /*
@@ -63,9 +59,8 @@ template <> inline constexpr bool IS_HALF<split_t> = true;
 template <class T> static constexpr bool IS_SPLIT = false;
 template <> inline constexpr bool IS_SPLIT<split_t> = true;
 
-/* Numbers and bytes of K of an operand. */
-template <class T> static constexpr int TILE_K = IS_SPLIT<T> ? 16 : K_BYTES / T::BYTES;
-template <class T> static constexpr int OPERAND_BYTES = TILE_K<T> * T::BYTES;
+/* Bytes of K of an operand. */
+template <class T> static constexpr int OPERAND_BYTES = TILE_K * T::BYTES;
 
 /* Where number k of a row is: its byte, and that of its high half. */
 template <class T> EVO_DEVICE constexpr int byte_of(int k) {
@@ -269,7 +264,6 @@ template <class T> EVO_DEVICE operand<T> load_transposed(const unsigned char *sh
     }
 EVO_MULTIPLY(bfloat_t, mma_16x8x16_bf16)
 EVO_MULTIPLY(half_t, mma_16x8x16_f16)
-EVO_MULTIPLY(tf32_t, mma_16x8x8_tf32)
 #else
 #define EVO_MULTIPLY(T, instruction)                                                                                  \
     template <class Y> EVO_DEVICE void multiply(sums &s, const operand<T> &x, const Y &y) {                           \
@@ -278,9 +272,6 @@ EVO_MULTIPLY(tf32_t, mma_16x8x8_tf32)
 #if defined(EVO_MATRIX_MFMA)
 EVO_MULTIPLY(bfloat_t, mfma_16x16x16_bf16)
 EVO_MULTIPLY(half_t, mfma_16x16x16_f16)
-#if defined(EVO_MATRIX_TF32)
-EVO_MULTIPLY(tf32_t, mfma_16x16x8_xf32)
-#endif
 #elif defined(EVO_MATRIX_WMMA11) || defined(EVO_MATRIX_WMMA12)
 EVO_MULTIPLY(bfloat_t, wmma_16x16x16_bf16)
 EVO_MULTIPLY(half_t, wmma_16x16x16_f16)
@@ -351,36 +342,5 @@ template <class T> EVO_DEVICE operand<T> as_operand(const sums &s) {
         return as_rounded_operand<T>(s);
     }
 }
-
-template <class T> static constexpr int TILE_PARTS = TILE_SIDE / TILE_K<T>; /* operands that a tile of sums makes */
-
-template <class T> EVO_DEVICE void as_operands(const sums &s, operand<T> (&x)[1]) {
-    x[0] = as_operand<T>(s);
-}
-
-#if defined(EVO_MATRIX_TF32)
-/* A lane's sums are the numbers that an operand's lane holds, if K is taken in the order of tf32_column. */
-EVO_DEVICE void as_operands(const sums &s, operand<tf32_t> (&x)[2]) {
-    EVO_UNROLL
-    for (int part = 0; part < 2; part++) EVO_UNROLL
-    for (int r = 0; r < OPERAND_REGISTERS; r++) {
-#if defined(EVO_MATRIX_MMA)
-        const int e = 4 * part + r % 2 * 2 + r / 2; /* registers: row g, row g + 8, then the same for the other k */
-#else
-        const int e = OPERAND_REGISTERS * part + r;
-#endif
-        x[part].r[r] = float_bits(round_tf32(s.v[e]));
-    }
-}
-
-/* Which column of the sums stands at position k, 0 to 15, of the two operands. */
-EVO_DEVICE int tf32_column(int k) {
-#if defined(EVO_MATRIX_MMA)
-    return k / 8 * 8 + k % 4 * 2 + k / 4 % 2;
-#else
-    return k % 8 / 2 * 4 + k / 8 * 2 + k % 2;
-#endif
-}
-#endif
 
 #endif

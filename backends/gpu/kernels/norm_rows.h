@@ -75,10 +75,6 @@ template <class T> EVO_DEVICE void store_octet(const float (&x)[8], unsigned cha
                                                   bits_float(high[3]) };
         *reinterpret_cast<float4_t *>(target + K_BYTES) = { bits_float(low[0]), bits_float(low[1]), bits_float(low[2]),
                                                             bits_float(low[3]) };
-    } else if constexpr (T::BYTES == 4) {
-        float4_t *quads = reinterpret_cast<float4_t *>(target);
-        quads[0] = { round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]) };
-        quads[1] = { round_tf32(x[4]), round_tf32(x[5]), round_tf32(x[6]), round_tf32(x[7]) };
     } else {
         *reinterpret_cast<float4_t *>(target) = { bits_float(T::pack(x[0], x[1])), bits_float(T::pack(x[2], x[3])),
                                                   bits_float(T::pack(x[4], x[5])), bits_float(T::pack(x[6], x[7])) };

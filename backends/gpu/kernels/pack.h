@@ -27,8 +27,6 @@ EVO_DEVICE void store_operand(void *target, int dtype, int64_t index, float valu
         uint16_t *high = static_cast<uint16_t *>(target) + index / 16 * 32 + index % 16;
         high[0] = float_to_half(value);
         high[16] = float_to_half(value - half_to_float(high[0]));
-    } else if (dtype == GPU_FP32) {
-        static_cast<float *>(target)[index] = round_tf32(value);
     } else {
         store_number(target, dtype, index, value);
     }

@@ -108,8 +108,8 @@ enum {
 };
 
 /*
- * evo_tensor_pack_rows: a matrix [outs][ins] as the rows of an operand of `dtype` (GPU_BF16, GPU_FP16, GPU_SPLIT, or GPU_FP32
- * for tf32), each `depth` numbers long with zeros at the end. A block a row; row r goes to packed row r / 16 * tile_rows + r % 16.
+ * evo_tensor_pack_rows: a matrix [outs][ins] as the rows of an operand of `dtype` (GPU_BF16, GPU_FP16 or GPU_SPLIT), each
+ * `depth` numbers long with zeros at the end. A block a row; row r goes to packed row r / 16 * tile_rows + r % 16.
  * With GPU_FP16 and GPU_SPLIT rows and columns are scaled (scales.h): columns by the scales of the LayerNorm that feeds them. Of
  * each row table[4 * r] gets the inverse scale and table[4 * r + 1] the bias; if store_scale is there both are multiplied by the
  * row's store scale, which is put into it. Rows from `outs` on are zeros. The halves of an infinity are none: with GPU_SPLIT a row

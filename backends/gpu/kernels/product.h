@@ -165,17 +165,20 @@ template <class T, int DOWN, int ACROSS> struct wave_operands {
 template <class T, int DOWN, int ACROSS>
 EVO_DEVICE void multiply_stage(const unsigned char *x, int x_pitch, const unsigned char *y, int y_pitch,
                                sums (&sum)[DOWN][ACROSS]) {
+    constexpr bool SHORT = OPERAND_REGISTERS == 8; /* gfx11: registers are short, the next left operand would spill */
+    constexpr int COLUMNS = SHORT && IS_SPLIT<T> ? 1 : ACROSS;
     EVO_UNROLL
-    for (int k = 0; k < CHUNK; k += OPERAND_BYTES<T>) {
-        right_operand<T> right[ACROSS];
+    for (int k = 0; k < CHUNK; k += OPERAND_BYTES<T>) EVO_UNROLL
+    for (int first = 0; first < ACROSS; first += COLUMNS) {
+        right_operand<T> right[COLUMNS];
         EVO_UNROLL
-        for (int c = 0; c < ACROSS; c++) right[c] = load_right_from<T>(y + c * TILE_SIDE * y_pitch + k);
+        for (int c = 0; c < COLUMNS; c++) right[c] = load_right_from<T>(y + (first + c) * TILE_SIDE * y_pitch + k);
         EVO_UNROLL
         for (int r = 0; r < DOWN; r++) {
             const operand<T> left = load_from<T>(x + r * TILE_SIDE * x_pitch + k);
             EVO_UNROLL
-            for (int c = 0; c < ACROSS; c++) multiply(sum[r][c], left, right[c]);
-            if constexpr (OPERAND_REGISTERS == 8) schedule_barrier(); /* gfx11: the next left operand would spill */
+            for (int c = 0; c < COLUMNS; c++) multiply(sum[r][first + c], left, right[c]);
+            if constexpr (SHORT) schedule_barrier();
         }
         schedule_barrier();
     }
@@ -221,10 +224,6 @@ template <class T> EVO_DEVICE void store_tile_as(const sums &s, unsigned char *s
             split_pair(s.v[e], s.v[e + 1], &high, &low);
             store_pair(target, high);
             store_pair(target + K_BYTES, low);
-        } else if constexpr (T::BYTES == 4) {
-            *reinterpret_cast<float *>(target) = round_tf32(s.v[e]);
-            *reinterpret_cast<float *>(shared + tile_row(e + 1) * pitch + tile_column(e + 1) * 4) =
-                round_tf32(s.v[e + 1]);
         } else {
             store_pair(target, T::pack(s.v[e], s.v[e + 1]));
         }

@@ -1,6 +1,6 @@
 /*
  * scales.h: powers of two that keep numbers within fp16, which ends at 65504. They are exact, so that they change nothing
- * but the range; in bf16 and tf32 all are 1. What a LayerNorm feeds is bounded by the weights alone (docs/numerics.md):
+ * but the range; in bf16 all are 1. What a LayerNorm feeds is bounded by the weights alone (docs/numerics.md):
  *
  *   x_j = weight_j * normed_j + bias_j, at most sqrt(c) |weight_j| + |bias_j|     column scale: x_j below 2^10
  *   row r of a matrix, its columns divided by their scales                        row scale: every element below 2^10

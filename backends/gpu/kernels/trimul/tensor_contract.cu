@@ -133,12 +133,8 @@ template <class T, int ROWS> EVO_DEVICE void contract(const gpu_tensor_contract_
 EVO_CONTRACT(bf16, bfloat_t, GPU_TENSOR_TILE, 2)
 EVO_CONTRACT(fp16, half_t, GPU_TENSOR_TILE, 2)
 EVO_CONTRACT(split, split_t, GPU_TENSOR_TILE, 2)
-#if defined(EVO_MATRIX_TF32)
-EVO_CONTRACT(tf32, tf32_t, GPU_TENSOR_TILE, 2)
-#endif
 #if defined(EVO_LARGE_SHARED)
 EVO_CONTRACT(tall_bf16, bfloat_t, GPU_TENSOR_TALL, 1)
 EVO_CONTRACT(tall_fp16, half_t, GPU_TENSOR_TALL, 1)
 EVO_CONTRACT(tall_split, split_t, GPU_TENSOR_TALL, 1)
-EVO_CONTRACT(tall_tf32, tf32_t, GPU_TENSOR_TALL, 1)
 #endif

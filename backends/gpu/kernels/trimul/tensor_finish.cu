@@ -304,7 +304,3 @@ EVO_FINISH(fp16, half_t, 64, 2)
 EVO_FINISH(fp16, half_t, 32, 6)
 EVO_FINISH(split, split_t, 64, 2)
 EVO_FINISH(split, split_t, 32, 6)
-#if defined(EVO_MATRIX_TF32)
-EVO_FINISH(tf32, tf32_t, 64, 2)
-EVO_FINISH(tf32, tf32_t, 32, 6)
-#endif

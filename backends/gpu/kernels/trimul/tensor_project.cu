@@ -30,7 +30,9 @@ EVO_DEVICE float mask_of(const gpu_tensor_project_params &p, int64_t m) {
     int64_t source, at;
     if (!locate_position(p, m, &source, &at)) return 0.0f;
     const float mask = load_mask(p.mask, at);
-    return p.mask_exponents ? mask * power_of_two(-p.mask_exponents[block_z() * p.n + row_of(p, m)]) : mask;
+    return p.mask_exponents
+               ? mask * power_of_two(-p.mask_exponents[static_cast<int64_t>(block_z()) * p.n + row_of(p, m)])
+               : mask;
 }
 
 /* The weights' chunks of 128 rows, one after the other, each over all of K. */
@@ -63,7 +65,7 @@ template <class T> struct weight_rows {
  * segment of 16 bytes of a row: of split numbers high or low halves.
  */
 template <class T, int WIDTH> struct channel_rows {
-    static constexpr int SIZE = IS_SPLIT<T> ? 2 : T::BYTES, SEGMENT = 16 / SIZE;
+    static constexpr int SEGMENT = 8;
     static constexpr int PITCH = WIDTH * T::BYTES + GPU_ROW_PAD, SEGMENTS = WIDTH * T::BYTES / 16;
     static constexpr int AT_ONCE = WAVE / SEGMENTS;
     unsigned char *shared; /* [16][PITCH], the wave's own */
@@ -100,9 +102,9 @@ template <class T, int WIDTH> struct channel_rows {
         unpack(v, words);
         EVO_UNROLL
         for (int w = 0; w < 4; w++) {
-            const int left = count - w * (4 / SIZE); /* numbers of this word on that stay */
+            const int left = count - 2 * w; /* numbers of this word on that stay */
             const uint32_t bits = float_bits(words[w]);
-            words[w] = bits_float(left <= 0 ? 0u : SIZE == 2 && left == 1 ? bits & 0xffffu : bits);
+            words[w] = bits_float(left <= 0 ? 0u : left == 1 ? bits & 0xffffu : bits);
         }
         return { words[0], words[1], words[2], words[3] };
     }
@@ -204,7 +206,3 @@ EVO_PROJECT(fp16, half_t, 64, 4)
 EVO_PROJECT(fp16, half_t, 32, 6)
 EVO_PROJECT(split, split_t, 64, 2)
 EVO_PROJECT(split, split_t, 32, 6)
-#if defined(EVO_MATRIX_TF32)
-EVO_PROJECT(tf32, tf32_t, 64, 2)
-EVO_PROJECT(tf32, tf32_t, 32, 6)
-#endif
