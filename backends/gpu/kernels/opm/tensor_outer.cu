@@ -30,10 +30,13 @@ static constexpr int DOWN = 2, WAVE_J = WAVE / 32, HALVES = HIDDEN / TILE_SIDE, 
 #if defined(EVO_MATRIX_MMA)
 template <class T> static constexpr int UNITS_AHEAD = IS_SPLIT<T> ? 0 : 3;
 static constexpr int TILES_AHEAD = 3;
-static constexpr int TILE_SPAN = 2; /* of split numbers, tiles of W_o between which no branch stands */
+/* Of split numbers: tiles of 16 rows of a that are multiplied together, as each product waits for another; tiles of W_o likewise. */
+template <class T> static constexpr int TOGETHER = IS_SPLIT<T> ? DOWN : 1;
+static constexpr int TILE_SPAN = 2;
 #else
 template <class T> static constexpr int UNITS_AHEAD = 0;
 static constexpr int TILES_AHEAD = 0;
+template <class T> static constexpr int TOGETHER = 1;
 static constexpr int TILE_SPAN = 1;
 #endif
 
@@ -324,32 +327,31 @@ template <class FORM> struct accumulators {
  */
 template <class FORM> struct step_units {
     using T = typename FORM::T;
-    static constexpr int TOGETHER =
-        IS_SPLIT<T> ? DOWN : 1; /* lefts of a unit: products of split numbers are three in a row */
-    static constexpr int LEFTS = FORM::SIDES * DOWN, BYTES = OPERAND_BYTES<T>, COUNT = STEP / BYTES * LEFTS / TOGETHER;
+    static constexpr int LEFTS = FORM::SIDES * DOWN, BYTES = OPERAND_BYTES<T>,
+                         COUNT = STEP / BYTES * LEFTS / TOGETHER<T>;
     static constexpr int RING = COUNT < 4 ? COUNT : 4;
     static_assert(UNITS_AHEAD<T> < RING && COUNT % RING == 0 && STEP / BYTES % 2 == 0,
                   "a step ends where the next begins");
-    operand<T> left[RING][TOGETHER];
+    operand<T> left[RING][TOGETHER<T>];
     right_operand<T> right[2][WAVE_J][HALVES];
 
     /* x: the wave's first row of the stage, y: that of b, both where the step begins, from this lane's offset on. */
     EVO_METHOD void load(int unit, const unsigned char *x, const unsigned char *y, int y_pitch) {
-        const int first = unit * TOGETHER, k = first / LEFTS;
+        const int first = unit * TOGETHER<T>, k = first / LEFTS;
         EVO_UNROLL
         for (int j = 0; first % LEFTS == 0 && j < WAVE_J; j++) EVO_UNROLL
         for (int half = 0; half < HALVES; half++)
             right[k % 2][j][half] = load_right_from<T>(y + (j * HIDDEN + half * TILE_SIDE) * y_pitch + k * BYTES);
         EVO_UNROLL
-        for (int l = 0; l < TOGETHER; l++) {
+        for (int l = 0; l < TOGETHER<T>; l++) {
             const int row = (first + l) % LEFTS / DOWN * ROWS + (first + l) % DOWN * TILE_SIDE;
             left[unit % RING][l] = load_from<T>(x + row * STEP_PITCH + k * BYTES);
         }
     }
 
     EVO_METHOD void multiply_into(int unit, accumulators<FORM> &sum) const {
-        const int first = unit * TOGETHER, k = first / LEFTS, side = first % LEFTS / DOWN, d = first % DOWN;
-        if constexpr (IS_SPLIT<T>) {
+        const int first = unit * TOGETHER<T>, k = first / LEFTS, side = first % LEFTS / DOWN, d = first % DOWN;
+        if constexpr (TOGETHER<T> > 1) {
             EVO_UNROLL
             for (int j = 0; j < WAVE_J; j++) multiply_tiles(sum.o[side][j], left[unit % RING], right[k % 2][j]);
         } else {
