@@ -220,6 +220,7 @@ static evo_status properties(int index, gpu_properties *properties) {
     properties->shared_memory_size = (size_t)shared;
     properties->tensor_maps = major >= 9 && newer.cuTensorMapEncodeTiled && newer.cuLaunchKernelEx;
     properties->has_async_copies = major >= 8;
+    properties->flushes_halves = false;
     snprintf(properties->arch, sizeof properties->arch, "sm_%d%d", major, minor);
     return EVO_OK;
 }

@@ -25,6 +25,7 @@ typedef struct gpu_properties {
     size_t shared_memory_size; /* bytes that one block may use, with the opt-in where there is one */
     bool tensor_maps;          /* the driver can make what bulk tensor copies read */
     bool has_async_copies;     /* from global to shared memory */
+    bool flushes_halves;       /* matrix units take halves below 2^-14 as 0 */
 } gpu_properties;
 
 /** A tensor of 16-bit numbers for bulk copies, fastest index first. A copy moves one box, to or from rows of 128 bytes. */

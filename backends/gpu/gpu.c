@@ -272,7 +272,7 @@ int gpu_device_count(const gpu_vendor *vendor, evo_text *why) {
 }
 
 evo_status gpu_device_info(const gpu_vendor *vendor, int index, evo_device_info *info) {
-    gpu_properties found = { { 0 }, { 0 }, 0, 0, 0, 0, false, false };
+    gpu_properties found = { { 0 }, { 0 }, 0, 0, 0, 0, false, false, false };
     evo_status status = refuse_fork(vendor, index);
     if (status == EVO_OK) status = vendor->driver->properties(index, &found);
     if (status != EVO_OK) return status;

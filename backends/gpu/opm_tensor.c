@@ -662,6 +662,11 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
                      evo_compute_name(d->compute));
         return false;
     }
+    if (type_of(d)->dtype == GPU_SPLIT && gpu_device_properties(device)->flushes_halves) {
+        evo_text_add(why, "has no fp32 on %s, whose matrix units take small halves of numbers as 0",
+                     gpu_device_properties(device)->arch);
+        return false;
+    }
     if (!gpu_portable_takes(d->compute, tensors, names, 3, why) || !takes_sizes(device, d, why)) return false;
     if (d->compute != EVO_COMPUTE_FP32 || problem->named || !portable_is_faster(device, d)) return true;
     evo_text_add(why, "is slower than tier portable for so few sequences or residues");

@@ -204,6 +204,7 @@ static evo_status properties(int index, gpu_properties *properties) {
     const char *arch = found + arch_offset;
     snprintf(properties->arch, sizeof properties->arch, "%.*s", (int)strcspn(arch, ":"), arch);
     properties->has_async_copies = false;
+    properties->flushes_halves = strcmp(properties->arch, "gfx90a") == 0;
     snprintf(properties->description, sizeof properties->description, "%.127s", found + NAME_OFFSET);
     return EVO_OK;
 }

@@ -54,6 +54,7 @@ static const struct {
 } expected_refusals[] = {
     { "opm:tensor", "tensor: computes fp32, tf32, bf16 and fp16, the descriptor asks for" },
     { "opm:tensor", "takes c to 64 in fp32" },
+    { "opm:tensor", "whose matrix units take small halves of numbers as 0" },
     { "trimul:tensor", "tensor: computes fp32, tf32, bf16 and fp16, the descriptor asks for" },
     { "trimul:tensor", "takes c and c_z from 8 on" },
     { "trimul:hopper", "takes tensors in fp32 only with gates of the normed z" },
