@@ -10,11 +10,11 @@ usage: sh tools/test.sh [--all]
 Installs the packages that are missing (tools/install-deps.sh), builds in
 build-test/ with gcc and assertions, and runs all test suites: a few minutes.
 
-  --all    instead: the formatting; gcc release; the Python package, installed, with
-           PyTorch 2.11 from PyPI (gigabytes); a static and a debug build; the
-           documentation site; the binary interface against the last version;
-           the CPU kernels of all x86 sets, emulated, and of AArch64 under qemu;
-           the simulated GPUs; both GPU backends compiled for every architecture;
+  --all    instead: the formatting; gcc release; the documentation site; the binary
+           interface against the last version; a static and a debug build; the CPU
+           kernels of all x86 sets, emulated, and of AArch64 under qemu; the Python
+           package, installed, with PyTorch 2.11 from PyPI (gigabytes); the
+           simulated GPUs; both GPU backends compiled for every architecture;
            each fuzz target for a minute (EVO_FUZZ_SECONDS);
            the lines that tests run; all suites under AddressSanitizer with
            UndefinedBehaviorSanitizer, and under ThreadSanitizer (clang-19): up to
@@ -303,13 +303,13 @@ environments=$! # step 'Python package' waits for it, and fails if it did
 
 step 'formatting' check_format
 step 'gcc release' build_and_test build-test-release gcc g++ -Dbuildtype=release
-step 'Python package' python_package
 step 'documentation site' python3 tools/site.py build-test-release/site
 step 'binary interface' sh tests/abi.sh build-test-abi
 step 'static' static_build
 step 'clang debug, compile only' build build-test-debug clang-19 clang++-19 -Dbuildtype=debug
 step 'emulated instruction sets' emulated_sets
 step 'AArch64' aarch64
+step 'Python package' python_package
 step 'simulated GPUs' simulated
 step 'GPU images' gpu_images
 step 'fuzzing' fuzzing
