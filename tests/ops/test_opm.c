@@ -174,7 +174,7 @@ static void test_special_values(void **state) {
 /* What masks are multiplied by, of sequence s and residue i. */
 static double tiny_mask(int64_t s, int64_t i) {
     (void)s, (void)i;
-    return 0x1p-66; /* about 1e-20 */
+    return 0x1p-56; /* products of two are normal numbers of fp32, so kernels that do not scale have their digits */
 }
 static double huge_mask(int64_t s, int64_t i) {
     (void)s, (void)i;
@@ -198,7 +198,6 @@ static double infinite_mask(int64_t s, int64_t i) {
 static void test_masks(void **state) {
     static double (*const factors[])(int64_t s, int64_t i) = { tiny_mask,     huge_mask, masks_by_residue,
                                                                one_huge_mask, nan_mask,  infinite_mask };
-    /* The second divides by the count whatever it is: where that is subnormal itself, fp32 has no digits of it. */
     static const char *const variants[] = { "mean", "mean,divide=before,count_min=0,count_eps=0", "helixfold",
                                             "megafold" };
     enum {
@@ -212,7 +211,6 @@ static void test_masks(void **state) {
         for (size_t v = 0; v < COUNT(variants); v++) {
             char text[CASE_NAME_SIZE];
             struct case_outcome outcome;
-            if (factors[f] == tiny_mask && v == 1) continue;
             snprintf(text, sizeof text,
                      "opm(variant=%s,b=%d,s=%d,n=%d,c_m=24,c=24,c_z=20,dtype=fp32,mask_dtype=fp32,mask=fractional,"
                      "biases=norm+a+b)",
