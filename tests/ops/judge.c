@@ -55,10 +55,19 @@ static const struct {
     { "opm:tensor", "tensor: computes fp32, tf32, bf16 and fp16, the descriptor asks for" },
     { "opm:tensor", "takes c to 64 in fp32" },
     { "opm:tensor", "whose matrix units take small halves of numbers as 0" },
+    { "opm:hopper", "hopper: computes bf16, fp16 and tf32, the descriptor asks for" },
+    { "opm:hopper", "takes c to 64 and c_z of multiples of 8 to 384" },
+    { "opm:hopper", "takes out and residual both in" },
+    { "opm:hopper", "takes out and residual whose last stride is 1" },
+    { "opm:hopper", "cannot divide by a count of 0" },
     { "trimul:tensor", "tensor: computes fp32, tf32, bf16 and fp16, the descriptor asks for" },
     { "trimul:tensor", "takes c and c_z from 8 on" },
-    { "trimul:hopper", "takes tensors in fp32 only with gates of the normed z" },
     { "trimul:tensor", "want more shared memory" },
+    { "trimul:hopper", "hopper: computes bf16, fp16 and tf32, the descriptor asks for" },
+    { "trimul:hopper", "takes c_z of 32, 64, 128, 256 and 384" },
+    { "trimul:hopper", "takes tensors all in" },
+    { "trimul:hopper", "takes tensors in fp32 only with gates of the normed z" },
+    { "trimul:hopper", "takes tensors whose last stride is 1" },
 };
 
 static int may_refuse(const char *text) {

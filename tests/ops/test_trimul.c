@@ -310,10 +310,12 @@ static void test_masks(void **state) {
                 assert_true(mask != NULL && mask->count == 2 * 9 * 9);
                 for (int64_t e = 0; e < mask->count; e++) mask->values[e] *= masks[m].factor(e / 9 % 9, e % 9);
                 c.hard = true;
-                double *got = judge_run(judge_context, &c, &outcome);
-                if (!masks[m].wide || outcome.compute == EVO_COMPUTE_FP64 || strcmp(outcome.kernel, "tensor") == 0)
-                    judge_output(&c, outcome.compute, got);
-                free(got);
+                if (judge_takes(judge_context, &c)) {
+                    double *got = judge_run(judge_context, &c, &outcome);
+                    if (!masks[m].wide || outcome.compute == EVO_COMPUTE_FP64 || strcmp(outcome.kernel, "tensor") == 0)
+                        judge_output(&c, outcome.compute, got);
+                    free(got);
+                }
                 case_destroy(&c);
             }
 }
@@ -361,7 +363,7 @@ static void test_range(void **state) {
                 assert_true(tensor != NULL && tensor->values != NULL);
                 for (int64_t e = 0; e < tensor->count; e++) tensor->values[e] *= large ? 0x1p20 : 0x1p-20;
                 c.hard = true;
-                judge_case(judge_context, &c);
+                if (judge_takes(judge_context, &c)) judge_case(judge_context, &c);
                 case_destroy(&c);
             }
 }
