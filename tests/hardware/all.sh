@@ -3,10 +3,11 @@
 #
 #     tests/hardware/all.sh BUILD [DEVICE]        (DEVICE: cuda:0)
 #
-# The test programs on the device with the planner's kernels; `evo check` with each of its kernels forced, and over the golden
-# files; executions repeated, bit for bit; the coevolution example beside the CPU's; the Python scripts of this folder; under
-# compute-sanitizer what sanitizer.sh has. Programs run EVO_JOBS (4) at a time, each for EVO_SECONDS (300) at most. A line for
-# each, with its last words; logs in EVO_LOGS (BUILD/hardware). The status is 0 if nothing failed and something passed.
+# The test programs on the device with the planner's kernels, those of the ops with each tier forced; `evo check` with each of its
+# kernels forced, and over the golden files; executions repeated, bit for bit; the coevolution example beside the CPU's; the Python
+# scripts of this folder; under compute-sanitizer what sanitizer.sh has. Programs run EVO_JOBS (4) at a time, each for EVO_SECONDS
+# (300) at most. A line for each, with its last words; logs in EVO_LOGS (BUILD/hardware). The status is 0 if nothing failed and
+# something passed.
 set -u
 build=${1:?usage: all.sh BUILD [DEVICE]}
 build=$(cd "$build" && pwd) || exit 2
@@ -57,8 +58,14 @@ fi
 try selftest "$evo" selftest --device "$device"
 try golden "$evo" check --golden "$here/../golden" --device "$device"
 try check "$evo" check --device "$device"
-for kernel in $(grep -A 3 "^device $device:" "$logs/report.txt" | sed -n 's/^    [a-z]*: //p' | tr ' ' '\n' | sort -u); do
+kernels=$(grep -A 3 "^device $device:" "$logs/report.txt" | sed -n 's/^    [a-z]*: //p' | tr ' ' '\n' | sort -u)
+for kernel in $kernels; do
     try "check-$(echo "$kernel" | tr / -)" "$evo" check --device "$device" --kernel "$kernel"
+done
+for tier in $(echo "$kernels" | cut -d / -f 1 | sort -u); do
+    for program in opm trimul properties golden; do
+        try "$program-$tier" env EVO_KERNEL="opm:$tier,trimul:$tier" "$build/tests/test_$program"
+    done
 done
 for dtype in fp32 bf16 fp16; do
     # N, and channels that the CPU's fp64 reference does in seconds there.
