@@ -55,8 +55,12 @@ int test_scaled(int count) {
 }
 
 int test_takes(int index) {
-    const int step = getenv("EVO_TEST_TURN") != NULL ? number_in("EVO_TEST_SCALE") / 2 : 1;
-    return step <= 1 || (index + number_in("EVO_TEST_TURN")) % step == 0;
+    return test_takes_share(index, number_in("EVO_TEST_SCALE") / 2);
+}
+
+int test_takes_share(int index, int runs) {
+    if (getenv("EVO_TEST_TURN") == NULL || runs <= 1) return 1;
+    return (index + number_in("EVO_TEST_TURN")) % runs == 0;
 }
 
 static int plan_fp64(evo_context *context, const struct case_op *op) {

@@ -42,6 +42,9 @@ int test_scaled(int count);
  */
 int test_takes(int index);
 
+/* The same of a short list, which so many runs share, whatever EVO_TEST_SCALE says. */
+int test_takes_share(int index, int runs);
+
 /*
  * Whether kernels of the device take fp64 tensors of an op: asked once of a small plan, which may be refused as
  * EVO_ERROR_UNSUPPORTED with "fp64" in its text, and in no other way.

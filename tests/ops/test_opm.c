@@ -211,6 +211,7 @@ static void test_masks(void **state) {
         for (size_t v = 0; v < COUNT(variants); v++) {
             char text[CASE_NAME_SIZE];
             struct case_outcome outcome;
+            if (!test_takes_share((int)(f + v), 3)) continue;
             snprintf(text, sizeof text,
                      "opm(variant=%s,b=%d,s=%d,n=%d,c_m=24,c=24,c_z=20,dtype=fp32,mask_dtype=fp32,mask=fractional,"
                      "biases=norm+a+b)",

@@ -302,6 +302,7 @@ static void test_masks(void **state) {
             for (int d = 0; d < 2; d++) {
                 char text[CASE_NAME_SIZE];
                 struct case_outcome outcome;
+                if (!test_takes_share((int)(m + k) + d, 3)) continue;
                 snprintf(text, sizeof text,
                          "trimul(b=2,n=9,c_z=32,c=24,dtype=fp32,mask_dtype=fp32,mask=fractional,%s,direction=%s)",
                          modes[k], directions[d]);
@@ -357,6 +358,7 @@ static void test_range(void **state) {
         for (int large = 0; large < 2; large++)
             for (size_t m = 0; m < COUNT(modes); m++) {
                 char text[CASE_NAME_SIZE];
+                if (!test_takes_share((int)(i + m) + large, 2)) continue;
                 snprintf(text, sizeof text, "trimul(n=7,c_z=32,c=24,weights=fp32,dtype=fp32,compute=%s)", modes[m]);
                 struct evo_case c = judge_parse(judge_context, text, seed);
                 struct case_tensor *tensor = case_find(&c, tensors[i]);
