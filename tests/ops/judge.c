@@ -90,6 +90,41 @@ int judge_takes(evo_context *context, const struct evo_case *c) {
     return 0;
 }
 
+/* ---- masks of any size ---- */
+
+double judge_huge_mask(int64_t i, int64_t j) {
+    (void)i, (void)j;
+    return 0x1p33; /* about 1e10 */
+}
+
+double judge_mask_by_row(int64_t i, int64_t j) {
+    (void)j;
+    return ldexp(1.0, (int)(i * 37 % 67) - 33);
+}
+
+double judge_mask_by_column(int64_t i, int64_t j) {
+    return judge_mask_by_row(j, i);
+}
+
+double judge_one_huge_mask(int64_t i, int64_t j) {
+    return i == 2 && j == 3 ? 0x1p33 : 1.0;
+}
+
+double judge_nan_mask(int64_t i, int64_t j) {
+    return i == 4 && j == 1 ? (double)NAN : 1.0;
+}
+
+double judge_infinite_mask(int64_t i, int64_t j) {
+    return i == 1 && j == 5 ? (double)INFINITY : 1.0;
+}
+
+void judge_scale_mask(const struct evo_case *c, int64_t batch, int64_t rows, int64_t columns,
+                      double (*factor)(int64_t i, int64_t j)) {
+    const struct case_tensor *mask = &c->tensors[case_find_spec(c->op, "mask")];
+    assert_true(mask->present && mask->values != NULL && mask->count == batch * rows * columns);
+    for (int64_t e = 0; e < mask->count; e++) mask->values[e] *= factor(e / columns % rows, e % columns);
+}
+
 /* ---- the naive evaluation of a case ---- */
 
 static const double *values_of(const struct evo_case *c, const char *name) {

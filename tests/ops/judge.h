@@ -35,6 +35,18 @@ void judge_special(evo_context *context, const char *text, const char *tensor, d
 /* Fails unless two outputs of the case agree bit for bit; `what` says how the first was made. */
 void judge_same(const struct evo_case *c, const char *what, const double *got, const double *want, int64_t count);
 
+/* What masks are multiplied by at row i and column j: 2^33; 2^-33 to 2^33 by row or by column; 2^33, NaN or infinity at one place. */
+double judge_huge_mask(int64_t i, int64_t j);
+double judge_mask_by_row(int64_t i, int64_t j);
+double judge_mask_by_column(int64_t i, int64_t j);
+double judge_one_huge_mask(int64_t i, int64_t j);
+double judge_nan_mask(int64_t i, int64_t j);
+double judge_infinite_mask(int64_t i, int64_t j);
+
+/* Multiplies the case's mask, [batch, rows, columns], by a factor of its row and column. */
+void judge_scale_mask(const struct evo_case *c, int64_t batch, int64_t rows, int64_t columns,
+                      double (*factor)(int64_t i, int64_t j));
+
 /* A batch equals single runs of its entries by the same kernel, bit for bit. */
 void judge_split(evo_context *context, const char *text);
 

@@ -171,33 +171,16 @@ static void test_special_values(void **state) {
         }
 }
 
-/* What masks are multiplied by, of sequence s and residue i. */
 static double tiny_mask(int64_t s, int64_t i) {
     (void)s, (void)i;
     return 0x1p-56; /* products of two are normal numbers of fp32, so kernels that do not scale have their digits */
 }
-static double huge_mask(int64_t s, int64_t i) {
-    (void)s, (void)i;
-    return 0x1p33; /* about 1e10 */
-}
-static double masks_by_residue(int64_t s, int64_t i) {
-    (void)s;
-    return ldexp(1.0, (int)(i * 37 % 67) - 33);
-}
-static double one_huge_mask(int64_t s, int64_t i) {
-    return s == 2 && i == 3 ? 0x1p33 : 1.0;
-}
-static double nan_mask(int64_t s, int64_t i) {
-    return s == 4 && i == 1 ? (double)NAN : 1.0;
-}
-static double infinite_mask(int64_t s, int64_t i) {
-    return s == 1 && i == 5 ? (double)INFINITY : 1.0;
-}
 
 /* Masks of any size, alike or not, in fp32: whoever multiplies halves has to scale them. */
 static void test_masks(void **state) {
-    static double (*const factors[])(int64_t s, int64_t i) = { tiny_mask,     huge_mask, masks_by_residue,
-                                                               one_huge_mask, nan_mask,  infinite_mask };
+    static double (*const factors[])(int64_t s,
+                                     int64_t i) = { tiny_mask,           judge_huge_mask, judge_mask_by_column,
+                                                    judge_one_huge_mask, judge_nan_mask,  judge_infinite_mask };
     static const char *const variants[] = { "mean", "mean,divide=before,count_min=0,count_eps=0", "helixfold",
                                             "megafold" };
     enum {
@@ -217,9 +200,7 @@ static void test_masks(void **state) {
                      "biases=norm+a+b)",
                      variants[v], BATCH, S, N);
             struct evo_case c = judge_parse(judge_context, text, seed);
-            struct case_tensor *mask = case_find(&c, "mask");
-            assert_true(mask != NULL && mask->count == BATCH * S * N);
-            for (int64_t e = 0; e < mask->count; e++) mask->values[e] *= factors[f](e / N % S, e % N);
+            judge_scale_mask(&c, BATCH, S, N, factors[f]);
             c.hard = true;
             if (judge_takes(judge_context, &c)) {
                 double *got = judge_run(judge_context, &c, &outcome);

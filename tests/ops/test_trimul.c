@@ -258,30 +258,9 @@ static void test_matrix_units(void **state) {
     judge_text(judge_context, "trimul(b=2,n=17,c_z=32,c=32,runs=4,residual=1,dtype=fp32)", seed);
 }
 
-/* What masks are multiplied by at (i, j) of a batch entry. */
 static double tiny_mask(int64_t i, int64_t j) {
     (void)i, (void)j;
     return 0x1p-66; /* about 1e-20 */
-}
-static double huge_mask(int64_t i, int64_t j) {
-    (void)i, (void)j;
-    return 0x1p33; /* about 1e10 */
-}
-static double masks_by_row(int64_t i, int64_t j) {
-    (void)j;
-    return ldexp(1.0, (int)(i * 37 % 67) - 33);
-}
-static double masks_by_column(int64_t i, int64_t j) {
-    return masks_by_row(j, i);
-}
-static double one_huge_mask(int64_t i, int64_t j) {
-    return i == 2 && j == 3 ? 0x1p33 : 1.0;
-}
-static double nan_mask(int64_t i, int64_t j) {
-    return i == 4 && j == 1 ? (double)NAN : 1.0;
-}
-static double infinite_mask(int64_t i, int64_t j) {
-    return i == 1 && j == 5 ? (double)INFINITY : 1.0;
 }
 
 /*
@@ -292,8 +271,9 @@ static void test_masks(void **state) {
     static const struct {
         double (*factor)(int64_t i, int64_t j);
         bool wide;
-    } masks[] = { { tiny_mask, false },    { huge_mask, true }, { masks_by_row, true },  { masks_by_column, true },
-                  { one_huge_mask, true }, { nan_mask, false }, { infinite_mask, false } };
+    } masks[] = { { tiny_mask, false },           { judge_huge_mask, true },     { judge_mask_by_row, true },
+                  { judge_mask_by_column, true }, { judge_one_huge_mask, true }, { judge_nan_mask, false },
+                  { judge_infinite_mask, false } };
     static const char *const modes[] = { "compute=fp32", "compute=fp32,residual=1,variant=mean", "compute=fp16" };
     uint64_t seed = test_seed(30);
     (void)state;
@@ -307,9 +287,7 @@ static void test_masks(void **state) {
                          "trimul(b=2,n=9,c_z=32,c=24,dtype=fp32,mask_dtype=fp32,mask=fractional,%s,direction=%s)",
                          modes[k], directions[d]);
                 struct evo_case c = judge_parse(judge_context, text, seed);
-                struct case_tensor *mask = case_find(&c, "mask");
-                assert_true(mask != NULL && mask->count == 2 * 9 * 9);
-                for (int64_t e = 0; e < mask->count; e++) mask->values[e] *= masks[m].factor(e / 9 % 9, e % 9);
+                judge_scale_mask(&c, 2, 9, 9, masks[m].factor);
                 c.hard = true;
                 if (judge_takes(judge_context, &c)) {
                     double *got = judge_run(judge_context, &c, &outcome);
