@@ -485,13 +485,6 @@ const unsigned char *hopper::operand_chunk(uint64_t operand, bool transposed, un
     return &other_side[address - window];
 }
 
-static const struct half_table {
-    float of[65536];
-    half_table() {
-        for (unsigned i = 0; i < 65536; i++) of[i] = half_to_float(static_cast<uint16_t>(i));
-    }
-} halves;
-
 static inline float number_of(const unsigned char *bytes, bool half) {
     uint16_t bits;
     memcpy(&bits, bytes, sizeof bits);

@@ -28,6 +28,12 @@ enum class number_type {
     f16
 };
 
+/** What 16 bits are in fp16. */
+extern const struct half_table {
+    float of[65536];
+    half_table();
+} halves __attribute__((visibility("hidden")));
+
 EVO_DEVICE float cut_off(double exact) {
     const float rounded = static_cast<float>(exact);
     if (!std::isfinite(rounded) || std::fabs(static_cast<double>(rounded)) <= std::fabs(exact)) return rounded;

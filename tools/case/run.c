@@ -59,6 +59,26 @@ static bool attempt(struct run *run, evo_status status, const char *call) {
 
 /* ---- the bytes ---- */
 
+/* Elements of `width` bytes to others, each so many elements apart. */
+static void copy_row(unsigned char *to, int64_t to_step, const unsigned char *from, int64_t from_step, int64_t count,
+                     size_t width) {
+    if (to_step == 1 && from_step == 1) {
+        memcpy(to, from, (size_t)count * width);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        memcpy(to + i * to_step * (int64_t)width, from + i * from_step * (int64_t)width, width);
+    }
+}
+
+/* Numbers of a tensor in its last dimension, and the elements from one to the next. */
+static int64_t row_length(const struct case_tensor *tensor) {
+    return tensor->extents[tensor->rank - 1];
+}
+static int64_t row_step(const struct case_tensor *tensor) {
+    return tensor->strides[tensor->rank - 1];
+}
+
 /* Writes the tensor's elements to where they lie in its buffer's image. */
 static bool scatter(struct run *run, const struct case_tensor *tensor) {
     size_t width = evo_dtype_size(tensor->dtype);
@@ -68,8 +88,9 @@ static bool scatter(struct run *run, const struct case_tensor *tensor) {
         return complain(run, tensor->spec->name, "out of memory");
     }
     (void)evo_convert(tensor->values, EVO_FP64, elements, tensor->dtype, (size_t)tensor->count);
-    for (int64_t i = 0; i < tensor->count; i++) {
-        memcpy(target + (size_t)case_element(tensor, i) * width, elements + (size_t)i * width, width);
+    for (int64_t i = 0; i < tensor->count; i += row_length(tensor)) {
+        copy_row(target + (size_t)case_element(tensor, i) * width, row_step(tensor), elements + (size_t)i * width, 1,
+                 row_length(tensor), width);
     }
     free(elements);
     return true;
@@ -259,10 +280,10 @@ static void take_output(struct run *run, unsigned char *elements) {
     const struct case_tensor *out = case_result_of(run->c);
     const struct block *block = &run->buffers[out->buffer];
     size_t width = evo_dtype_size(out->dtype);
-    for (int64_t i = 0; i < out->count; i++) {
+    for (int64_t i = 0; i < out->count; i += row_length(out)) {
         size_t at = GUARD + (size_t)case_element(out, i) * width;
-        memcpy(elements + (size_t)i * width, block->after + at, width);
-        memcpy(block->after + at, block->image + at, width);
+        copy_row(elements + (size_t)i * width, 1, block->after + at, row_step(out), row_length(out), width);
+        copy_row(block->after + at, row_step(out), block->image + at, row_step(out), row_length(out), width);
     }
 }
 
