@@ -89,7 +89,7 @@ class TestCommandLine(EvoTest):
             ["run", *shape, "--divide", "sideways"], ["run", *shape, "--count-eps", "many"],
             ["run", *shape, "--dtype", "bf16", "-o", "out.npy"], ["run", "--op", "opm"],
             ["run", golden("opm_01"), "--shape", "1,2,3,4,5,6"], ["run", golden("opm_01"), "--op", "trimul"],
-            ["run", golden("opm_01"), "--weights-from", "nobody"], ["check", "--op", "nothing"], ["check", "--bogus"],
+            ["run", golden("opm_01"), "--weights-from", "nobody"], ["run", *shape, "--weights-prefix", "model."], ["check", "--op", "nothing"], ["check", "--bogus"],
             ["check", "--dtype", "fp8"], ["check", "--seed", ""], ["check", "--device", "toaster"],
             ["check", "--golden"],
         ]
@@ -98,6 +98,28 @@ class TestCommandLine(EvoTest):
                 err = self.refused(*arguments, status=2)
                 self.assertTrue(err.startswith("evo"), err)
         self.assertEqual(os.listdir(self.folder), [])
+
+    def test_messages_say_what_was_expected(self):
+        opm, trimul = ["run", "--op", "opm", "--shape", "1,2,3,4,5,6"], ["run", "--op", "trimul", "--shape", "1,2,3,4"]
+        files = ["run", "--op", "opm", "--input", "m.npy", "--weights"]
+        for arguments, parts in (
+                ([*opm, "--json"], ["unknown option --json"]), ([*opm, "--weights-", "x"], ["ambiguous option --weights-"]),
+                ([*opm, "--biases", "c"], ["--biases", '"c"', "norm, a, b, out, none"]),
+                ([*trimul, "--biases", "gate"], ['"gate"', "norm_in, a_proj, a_gate", "out_gate"]),
+                ([*opm[:-1], "1,2,3,4,5,99999999999999999999"], ["c_z", "99999999999999999999", "2^63"]),
+                ([*files, "w.npy"], ["--weights w.npy", "NAME=w.npy"]),
+                (["run", "--case", "opm(k=1)"], ['"k"', "c_m", "count_eps", "weight_layout"]),
+                (["run", "--case", "opm(layout=odd)"], ['layout: "odd"', "contiguous, padded"]),
+                (["run", "--case", "opm(dtype=fp8)"], ['dtype: "fp8"', "fp64, fp32, bf16, fp16"]),
+                (["run", "--case", "opm(compute=fp8)"], ['compute: "fp8"', "tf32"]),
+                (["run", "--case", "opm(runs=2000)"], ['"2000"', "1000"]),
+                (["run", "--case", "opm(n=1"], ["KEY=VALUE"])):
+            with self.subTest(arguments):
+                self.refused(*arguments, status=2, parts=parts)
+
+    def test_out_of_memory_is_no_usage_error(self):
+        for arguments in (["run", "--op", "trimul", "--shape", "1,4000000,64,64"], ["check", "--case", "trimul(n=4000000)"]):
+            self.assertNotIn("--help", self.refused(*arguments, status=1, parts=["out of memory"]))
 
     def test_failures(self):
         shape = ["--op", "opm", "--shape", "1,2,3,4,5,6"]
@@ -186,6 +208,7 @@ class TestRun(EvoTest):
     def test_files_instead_of_a_case(self):
         path = golden("opm_03")
         file = arrays.SafeTensors(path)
+        self.refused("run", path, "--weights", "w=" + path, status=2, parts=['"w"', "a.weight", "out.bias"])
         for name in ("m", "mask"):
             self.file(name + ".npy", arrays.npy("F32", file.header[name]["shape"], file.values(name)))
             self.file(name + "64.npy", arrays.npy("F64", file.header[name]["shape"], file.values(name), version=2))

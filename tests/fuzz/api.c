@@ -159,7 +159,7 @@ static void add_params(struct fuzz_input *in, const struct case_op *op, char *te
 
 static bool make_case(struct fuzz_input *in, struct evo_case *c) {
     char text[CASE_NAME_SIZE + 64];
-    struct io_error error = { "" };
+    struct io_error error = { .text = "" };
     const struct case_op *op = case_op_get((int)fuzz_below(in, 2));
     (void)snprintf(text, sizeof text, "%s(", op->name);
     add_key(text, sizeof text, "variant", op->variant((int)fuzz_below(in, 6)));

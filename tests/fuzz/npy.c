@@ -17,7 +17,7 @@ void fuzz_set_up(void) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct io_array array, again;
-    struct io_error error = { "" };
+    struct io_error error = { .text = "" };
     unsigned char *bytes = NULL;
     int64_t count = 0;
     double values[16];

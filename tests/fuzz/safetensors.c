@@ -58,7 +58,7 @@ static void check_copy(const struct safetensors *file) {
 
 static void check_case(enum case_source source) {
     struct evo_case c;
-    struct io_error error = { "" };
+    struct io_error error = { .text = "" };
     union case_desc desc;
     bool has_views;
     if (!case_load(input, source, &c, &has_views, &error)) {
@@ -73,7 +73,7 @@ static void check_case(enum case_source source) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct safetensors file;
-    struct io_error error = { "" };
+    struct io_error error = { .text = "" };
     if (!safetensors_parse("input", data, size, &file, &error)) {
         check_message(&error);
         FUZZ_CHECK(file.count == 0 && file.arrays == NULL && file.header == NULL);

@@ -34,7 +34,7 @@ static bool same_params(const struct case_op *op, const union case_desc *a, cons
 static void check_round_trip(const struct case_op *op, const union case_desc *desc, bool residual) {
     union case_desc again;
     bool again_residual = !residual;
-    struct io_error error = { "" };
+    struct io_error error = { .text = "" };
     char *text = case_variant_to_json(op, desc, residual);
     FUZZ_CHECK(text != NULL);
     op->init(&again);
@@ -53,7 +53,7 @@ static void check_plan(const struct case_op *op, union case_desc *desc) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     union case_desc desc;
-    struct io_error error = { "" };
+    struct io_error error = { .text = "" };
     bool residual = false;
     if (size == 0) return -1;
     const struct case_op *op = case_op_get(data[0] % 2);

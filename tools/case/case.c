@@ -1,6 +1,7 @@
 /* case.c: what a case owns: its tensors' shapes and values, copies, other number types, the fp64 twin, batch entries. */
 #include "case/ops.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +9,9 @@ double *case_alloc(int64_t count, struct io_error *error) {
     int64_t bytes;
     double *values = io_multiply(count > 0 ? count : 1, (int64_t)sizeof *values, &bytes) ? malloc((size_t)bytes) : NULL;
     if (values == NULL) {
-        (void)io_fail(error, "out of memory for %lld values", (long long)count);
+        char what[64];
+        (void)snprintf(what, sizeof what, "%lld values", (long long)count);
+        (void)io_fail_memory(error, what);
     }
     return values;
 }

@@ -198,6 +198,7 @@ struct evo_case {
 const struct case_op *case_op_get(int index);
 /** The names of all, for messages. */
 #define CASE_OP_NAMES "opm, trimul"
+#define CASE_COMPUTE_NAMES "fp32, fp32_strict, tf32, bf16, fp16, fp64"
 /** The op of that name, NULL if there is none. */
 const struct case_op *case_op_find(const char *name);
 /** The value of a product of sizes such as "2c", "cz" or "" (= 1), for given sizes; false on overflow. */

@@ -53,29 +53,20 @@ struct recipe {
     bool compute_given;
 };
 
-static bool choose(const char *key, const char *value, const char *const *names, int *choice, struct io_error *error) {
-    for (int i = 0; names[i] != NULL; i++) {
-        if (strcmp(names[i], value) == 0) {
-            *choice = i;
-            return true;
-        }
-    }
-    return io_fail(error, "%s: unknown value \"%s\"", key, value);
-}
-
 static bool whole(const char *key, const char *value, int64_t *number, struct io_error *error) {
     char *end;
     errno = 0;
     long long parsed = strtoll(value, &end, 10);
     if (end == value || *end != '\0' || errno != 0 || parsed < 0) {
-        return io_fail(error, "%s: \"%s\" is not a whole number of at least 0", key, value);
+        return io_fail(error, "%s: \"%s\" is not a whole number from 0 to 2^63 - 1", key, value);
     }
     *number = parsed;
     return true;
 }
 
 static bool set_dtype(const char *key, const char *value, evo_dtype *dtype, struct io_error *error) {
-    return case_dtype_from_name(value, dtype) || io_fail(error, "%s: unknown type \"%s\"", key, value);
+    return case_dtype_from_name(value, dtype) ||
+           io_fail(error, "%s: \"%s\" is none of fp64, fp32, bf16, fp16, uint8", key, value);
 }
 
 /* What became of a key. */
@@ -103,7 +94,7 @@ static enum key_result set_choice(struct recipe *recipe, const char *key, const 
     };
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
         if (strcmp(choices[i].key, key) == 0) {
-            return taken(choose(key, value, choices[i].names, choices[i].choice, error));
+            return taken(case_choose(key, choices[i].names, value, choices[i].choice, error));
         }
     }
     return KEY_UNKNOWN;
@@ -123,6 +114,24 @@ static enum key_result set_descriptor(struct evo_case *c, const char *key, const
     return KEY_UNKNOWN;
 }
 
+static bool no_key(const struct case_op *op, const char *key, struct io_error *error) {
+    char own[256] = "";
+    for (const struct case_dim *dim = op->dims; dim->letter != 0; dim++) {
+        size_t used = strlen(own);
+        (void)snprintf(own + used, sizeof own - used, "%s, ", dim->name);
+    }
+    for (const struct case_param *param = op->params; param->name != NULL || param->json != NULL; param++) {
+        size_t used = strlen(own);
+        if (param->name != NULL) {
+            (void)snprintf(own + used, sizeof own - used, "%s, ", param->name);
+        }
+    }
+    return io_fail(error,
+                   "%s has no \"%s\"; there are variant, %sinput, mask, mask_dtype, residual, alias, layout, weights, "
+                   "weight_layout, dtype, compute, workspace_limit, runs, split",
+                   op->name, key, own);
+}
+
 /* Types, compute, and how often to run. */
 static bool set_other(struct evo_case *c, struct recipe *recipe, const char *key, const char *value,
                       struct io_error *error) {
@@ -140,7 +149,8 @@ static bool set_other(struct evo_case *c, struct recipe *recipe, const char *key
     }
     if (strcmp(key, "compute") == 0) {
         recipe->compute_given = true;
-        return case_compute_from_name(value, common.compute) || io_fail(error, "compute: unknown mode \"%s\"", value);
+        return case_compute_from_name(value, common.compute) ||
+               io_fail(error, "compute: \"%s\" is none of " CASE_COMPUTE_NAMES, value);
     }
     if (strcmp(key, "workspace_limit") == 0) {
         bool good = whole(key, value, &number, error);
@@ -148,11 +158,12 @@ static bool set_other(struct evo_case *c, struct recipe *recipe, const char *key
         return good;
     }
     if (strcmp(key, "runs") == 0) {
-        bool good = whole(key, value, &number, error) && (number <= 1000 || io_fail(error, "runs: at most 1000"));
+        bool good = whole(key, value, &number, error) &&
+                    (number <= 1000 || io_fail(error, "runs: \"%s\" is above 1000", value));
         c->runs = (int)number;
         return good;
     }
-    return io_fail(error, "%s has no \"%s\"", c->op->name, key);
+    return no_key(c->op, key, error);
 }
 
 static bool set_key(struct evo_case *c, struct recipe *recipe, const char *key, const char *value,
@@ -363,12 +374,12 @@ static bool start(struct evo_case *c, const char *text, uint64_t seed, char **pa
     }
     size_t rest = strlen(text + length);
     if (rest == 1 || (rest > 1 && text[length + rest - 1] != ')')) {
-        return io_fail(error, "\"%s\": no closing parenthesis", text);
+        return io_fail(error, "\"%s\" ends without \")\", expected OP(KEY=VALUE,...)", text);
     }
     (void)snprintf(c->name, sizeof c->name, "%s", text);
     *pairs = rest > 2 ? malloc(rest) : calloc(1, 1);
     if (*pairs == NULL) {
-        return io_fail(error, "out of memory");
+        return io_fail_memory(error, "a case");
     }
     if (rest > 2) {
         memcpy(*pairs, text + length + 1, rest - 2);

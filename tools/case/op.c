@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,12 +105,11 @@ static bool set_number(void *at, const char *name, const char *text, struct io_e
     return true;
 }
 
-static bool set_choice(void *at, const char *name, const char *const *choices, const char *text,
-                       struct io_error *error) {
-    char all[128] = "";
+bool case_choose(const char *name, const char *const *choices, const char *text, int *choice, struct io_error *error) {
+    char all[256] = "";
     for (int i = 0; choices[i] != NULL; i++) {
         if (strcmp(choices[i], text) == 0) {
-            memcpy(at, &i, sizeof i); /* the API's enums are ints */
+            *choice = i;
             return true;
         }
         strncat(all, i > 0 ? ", " : "", sizeof all - strlen(all) - 1);
@@ -128,6 +128,19 @@ unsigned case_bias_bit(const struct case_op *op, const char *name, size_t length
     return 0;
 }
 
+static bool no_bias(const struct case_op *op, const char *text, size_t length, struct io_error *error) {
+    char all[256] = "";
+    for (int i = 0; i < op->spec_count; i++) {
+        if (op->specs[i].bias != 0) {
+            size_t used = strlen(all);
+            (void)snprintf(all + used, sizeof all - used, "%.*s, ", (int)strcspn(op->specs[i].name, "."),
+                           op->specs[i].name);
+        }
+    }
+    return io_fail(error, "biases: \"%.*s\" is no bias of %s; there are %snone and all",
+                   (int)(length < 64 ? length : 64), text, op->name, all);
+}
+
 static bool set_bits(const struct case_op *op, unsigned *bits, const char *text, struct io_error *error) {
     *bits = 0;
     for (int i = 0; i < op->spec_count && strcmp(text, "all") == 0; i++) {
@@ -140,8 +153,7 @@ static bool set_bits(const struct case_op *op, unsigned *bits, const char *text,
         size_t length = strcspn(text, "+,");
         unsigned bit = case_bias_bit(op, text, length);
         if (bit == 0) {
-            return io_fail(error, "biases: \"%.*s\" is no bias of %s", (int)(length < 64 ? length : 64), text,
-                           op->name);
+            return no_bias(op, text, length, error);
         }
         *bits |= bit;
         if (text[length] == '\0') {
@@ -159,7 +171,7 @@ bool case_set_param(const struct case_op *op, union case_desc *desc, const struc
     case CASE_PARAM_NUMBER:
         return set_number(at, name, text, error);
     case CASE_PARAM_CHOICE:
-        return set_choice(at, name, param->choices, text, error);
+        return case_choose(name, param->choices, text, at, error); /* the API's enums are ints */
     case CASE_PARAM_BITS:
         return set_bits(op, at, text, error);
     case CASE_PARAM_BIT:

@@ -50,7 +50,7 @@ static const struct case_param params[] = {
     { "biases", NULL, false, CASE_PARAM_BITS, SIZE(biases), 0, NULL, "none, all, or some of norm,a,b,out" },
     { NULL, "norm_biases", true, CASE_PARAM_BITS, SIZE(biases), EVO_OPM_BIAS_NORM, NULL, NULL },
     { "ln_eps", "ln_eps", false, CASE_PARAM_NUMBER, SIZE(layer_norm_eps), 0, NULL, "eps of LayerNorm" },
-    { "mask_max", NULL, false, CASE_PARAM_NUMBER, SIZE(mask_max), 0, NULL, "largest mask value of the fast path" },
+    { "mask_max", NULL, false, CASE_PARAM_NUMBER, SIZE(mask_max), 0, NULL, "largest mask value to expect" },
     { NULL, NULL, false, CASE_PARAM_FIXED, 0, 0, NULL, NULL }
 };
 

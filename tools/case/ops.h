@@ -22,6 +22,9 @@ bool case_prepare(struct evo_case *c, struct io_error *error);
 /* Gives the views of peers' buffers values of their own, and forgets those buffers; the case must be laid out anew. */
 bool case_gather(struct evo_case *c, struct io_error *error);
 
+/* The place of a text among names that end with NULL; the message lists them. */
+bool case_choose(const char *name, const char *const *choices, const char *text, int *choice, struct io_error *error);
+
 /* The bit of the bias whose name without ".bias" is these `length` characters; 0 if there is none. */
 unsigned case_bias_bit(const struct case_op *op, const char *name, size_t length);
 

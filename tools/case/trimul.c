@@ -50,7 +50,7 @@ static const struct case_param params[] = {
       "none, all, or some of norm_in,a_proj,a_gate,b_proj,b_gate,norm_out,out,out_gate" },
     { NULL, "norm_biases", true, CASE_PARAM_BITS, SIZE(biases), NORMS, NULL, NULL },
     { "ln_eps", "ln_eps", false, CASE_PARAM_NUMBER, SIZE(layer_norm_eps), 0, NULL, "eps of both LayerNorms" },
-    { "mask_max", NULL, false, CASE_PARAM_NUMBER, SIZE(mask_max), 0, NULL, "largest mask value of the fast path" },
+    { "mask_max", NULL, false, CASE_PARAM_NUMBER, SIZE(mask_max), 0, NULL, "largest mask value to expect" },
     { NULL, NULL, false, CASE_PARAM_FIXED, 0, 0, NULL, NULL }
 };
 

@@ -231,7 +231,7 @@ static int collect_shapes(const struct request *r, struct bench_shapes *shapes) 
     }
     for (int i = 0; i < r->shape_count; i++) {
         if (!bench_add_shape(shapes, only, r->shapes[i], &error)) {
-            return usage_error(&self, "--shape: %s", error.text);
+            return wrong_argument(&self, "--shape: ", &error);
         }
     }
     for (int i = 0; i < r->file_count; i++) {

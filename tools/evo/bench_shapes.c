@@ -56,7 +56,7 @@ bool bench_add_shape(struct bench_shapes *shapes, const struct case_op *op, cons
     (void)snprintf(shape.text, sizeof shape.text, "%s", text);
     struct bench_shape *items = realloc(shapes->items, ((size_t)shapes->count + 1) * sizeof *items);
     if (items == NULL) {
-        return io_fail(error, "out of memory");
+        return io_fail_memory(error, "shapes");
     }
     shapes->items = items;
     items[shapes->count++] = shape;

@@ -443,7 +443,9 @@ static int check_usage(const struct check *check) {
         struct evo_case c;
         struct io_error error;
         if (!case_parse(check->texts[i], check->checker.seed, &c, &error)) {
-            return usage_error(&self, "--case %s: %s", check->texts[i], error.text);
+            char option[CASE_NAME_SIZE + 16];
+            (void)snprintf(option, sizeof option, "--case %s: ", check->texts[i]);
+            return wrong_argument(&self, option, &error);
         }
         case_destroy(&c);
     }

@@ -33,6 +33,16 @@ static void make_tables(const struct command *command, struct option *longs, cha
     *shorts = '\0';
 }
 
+/* How many long options begin as the text, "--abc=..." or "--abc". */
+static int count_matches(const struct command *command, const char *text) {
+    int count = 0;
+    const size_t dashes = strspn(text, "-"), length = strcspn(text + dashes, "=");
+    for (const struct option_spec *spec = command->options; spec->name != NULL; spec++) {
+        count += strncmp(spec->name, text + dashes, length) == 0;
+    }
+    return count;
+}
+
 /* Says what is wrong with the argument that getopt_long just stumbled over. */
 static int bad_option(const struct arguments *a, int found) {
     const struct option_spec *known = find_key(a->command, optopt);
@@ -40,7 +50,8 @@ static int bad_option(const struct arguments *a, int found) {
     if (found == ':') {
         (void)usage_error(a->command, "--%s needs a value (%s)", known->name, known->argument);
     } else if (optopt == 0) {
-        (void)usage_error(a->command, "unknown or ambiguous option %.*s", (int)strcspn(text, "="), text);
+        (void)usage_error(a->command, "%s option %.*s", count_matches(a->command, text) > 1 ? "ambiguous" : "unknown",
+                          (int)strcspn(text, "="), text);
     } else if (known->name != NULL) {
         (void)usage_error(a->command, "--%s takes no value", known->name);
     } else {
@@ -104,6 +115,10 @@ int failure(const struct command *command, const char *format, ...) {
     return STATUS_FAILED;
 }
 
+int wrong_argument(const struct command *command, const char *argument, const struct io_error *error) {
+    return (error->memory ? failure : usage_error)(command, "%s%s", argument, error->text);
+}
+
 bool parse_seed(const struct command *command, const char *text, uint64_t *seed) {
     char *end;
     errno = 0;
@@ -145,7 +160,7 @@ bool parse_float_dtype(const struct command *command, const char *text, evo_dtyp
 
 bool parse_compute(const struct command *command, const char *text, evo_compute *compute) {
     if (!case_compute_from_name(text, compute)) {
-        (void)usage_error(command, "--compute: \"%s\" is none of fp32, fp32_strict, tf32, bf16, fp16, fp64", text);
+        (void)usage_error(command, "--compute: \"%s\" is none of " CASE_COMPUTE_NAMES, text);
         return false;
     }
     return true;

@@ -58,6 +58,9 @@ int usage_error(const struct command *command, const char *format, ...) __attrib
 /* Prints "evo run: MESSAGE" on stderr; returns STATUS_FAILED. */
 int failure(const struct command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* One of both for what a function of tools/ said of `argument` ("--shape: "): a failure if only memory was missing. */
+int wrong_argument(const struct command *command, const char *argument, const struct io_error *error);
+
 /* Parse an option's value; false, after a message, if it has no meaning. */
 bool parse_seed(const struct command *command, const char *text, uint64_t *seed);
 bool parse_bytes(const struct command *command, const char *option, const char *text, size_t *bytes);

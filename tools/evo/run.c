@@ -371,6 +371,17 @@ static int replace(struct parts *p, struct opened *o, enum case_role role, const
     return STATUS_GOOD;
 }
 
+static int no_weight(const struct case_op *op, const char *name) {
+    char all[512] = "";
+    for (int i = 0; i < op->spec_count; i++) {
+        if (op->specs[i].role == CASE_WEIGHT) {
+            size_t used = strlen(all);
+            (void)snprintf(all + used, sizeof all - used, " %s", op->specs[i].name);
+        }
+    }
+    return usage_error(&self, "--weights: \"%s\" is no weight of %s; there are%s", name, op->name, all);
+}
+
 /* Reads the files of --weights: whole ones to look names up in, and single weights. */
 static int open_weights(const struct request *r, struct parts *p, struct opened *o) {
     struct io_error error;
@@ -390,7 +401,7 @@ static int open_weights(const struct request *r, struct parts *p, struct opened 
                        r->weights[i]);
         int spec = case_find_spec(p->op, name);
         if (spec < 0 || p->op->specs[spec].role != CASE_WEIGHT) {
-            return usage_error(&self, "--weights: \"%s\" is no weight of %s", name, p->op->name);
+            return no_weight(p->op, name);
         }
         o->single[spec] = true;
         p->given[spec] = (struct case_given){ .file = equals + 1 };
@@ -603,7 +614,7 @@ static int from_nothing(const struct request *r, const struct case_op *op, struc
         (void)snprintf(text + strlen(text), sizeof text - strlen(text), ")");
     }
     if (status == STATUS_GOOD && !case_parse(text, r->seed, c, &error)) {
-        status = usage_error(&self, "%s", error.text);
+        status = wrong_argument(&self, "", &error);
     }
     return status;
 }
@@ -720,6 +731,15 @@ static int check_form(const struct request *r) {
     for (int i = 0; i < MOST_PARAMS && r->text != NULL; i++) {
         if (r->params[i] != NULL) {
             return usage_error(&self, "--case says all of the case: leave --%s out", options[own_count() + i].name);
+        }
+    }
+    if (r->prefix != NULL && r->weight_count == 0 && r->peer == NULL) {
+        return usage_error(&self, "--weights-prefix needs --weights or --weights-from");
+    }
+    for (int i = 0; i < r->weight_count; i++) {
+        if (strchr(r->weights[i], '=') == NULL && has_ending(r->weights[i], ".npy")) {
+            return usage_error(&self, "--weights %s: a .npy holds one weight, expected NAME=%s", r->weights[i],
+                               r->weights[i]);
         }
     }
     if (r->views && (r->case_path == NULL || r->peer != NULL)) {

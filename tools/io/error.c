@@ -9,12 +9,19 @@ bool io_fail(struct io_error *error, const char *format, ...) {
     va_start(arguments, format);
     (void)vsnprintf(error->text, sizeof error->text, format, arguments);
     va_end(arguments);
+    error->memory = false;
     /* Names in a file may hold anything; a terminal must not see it. */
     for (char *p = error->text; *p != '\0'; p++) {
         if ((unsigned char)*p < 0x20 || (unsigned char)*p == 0x7f) {
             *p = '?';
         }
     }
+    return false;
+}
+
+bool io_fail_memory(struct io_error *error, const char *what) {
+    (void)io_fail(error, "out of memory for %s", what);
+    error->memory = true;
     return false;
 }
 
