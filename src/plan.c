@@ -230,6 +230,11 @@ static evo_status check_buffer(const char *function, const char *name, const voi
     return EVO_OK;
 }
 
+/* A run of bytes as an operand. */
+static evo_operand bytes_operand(const char *name, size_t size) {
+    return (evo_operand){ name, 1, { (int64_t)size, 1, 1, 1 }, { EVO_UINT8, { 1, 0, 0, 0 }, 1 }, 0, (int64_t)size, 0 };
+}
+
 evo_status evo_check_plan(const char *function, const evo_plan *plan, evo_op op) {
     if (!plan) return evo_fail_null(function, "plan");
     if (plan->request.problem.op == op) return EVO_OK;
@@ -264,10 +269,14 @@ static evo_status walk_pack(const evo_call *call) {
     return evo_run_stage(call, EVO_STAGE_PACK, &none);
 }
 
-evo_status evo_plan_pack(const char *function, const evo_plan *plan, const evo_call_args *weights, void *memory,
-                         size_t memory_size, evo_stream stream, evo_pack **pack) {
-    if (!pack) return evo_fail_null(function, "pack");
-    evo_status status = check_buffer(function, "memory", memory, memory_size, plan->form.pack_size);
+evo_status evo_plan_pack(const char *function, const evo_plan *plan, const evo_weight_spec *specs, int count,
+                         const evo_call_args *weights, void *memory, size_t memory_size, evo_stream stream,
+                         evo_pack **pack) {
+    const evo_operand packed = bytes_operand("memory", plan->form.pack_size);
+    evo_status status = evo_weights_resolve(function, specs, count, plan->request.key.biases);
+    if (status == EVO_OK && !pack) status = evo_fail_null(function, "pack");
+    if (status == EVO_OK) status = check_buffer(function, "memory", memory, memory_size, plan->form.pack_size);
+    if (status == EVO_OK) status = evo_weights_check_apart(function, specs, count, &packed, memory);
     if (status != EVO_OK) return status;
     evo_pack *made = malloc(sizeof *made);
     if (!made) return evo_fail(EVO_ERROR_OUT_OF_MEMORY, "%s: no host memory", function);
@@ -336,11 +345,6 @@ static evo_status check_pointers(const char *function, const evo_plan *plan, con
     return EVO_OK;
 }
 
-/* A run of bytes as an operand. */
-static evo_operand bytes_operand(const char *name, size_t size) {
-    return (evo_operand){ name, 1, { (int64_t)size, 1, 1, 1 }, { EVO_UINT8, { 1, 0, 0, 0 }, 1 }, 0, (int64_t)size, 0 };
-}
-
 /* The packed weights are only read: what is written must leave them alone. */
 static evo_status check_pack_overlaps(const char *function, const evo_plan *plan, const void *pack, const void *out,
                                       const void *workspace) {
@@ -396,7 +400,7 @@ static evo_status execute_verbosely(const char *function, const evo_plan *plan, 
     char time[32] = "";
     if (timed) snprintf(time, sizeof time, ",ms=%.3f", evo_clock_ms() - start);
     evo_log(context, 1, "evoformer,execute,%s,%s:%s,%s,compute=%s%s", context->device_name,
-            evo_op_name(plan->request.problem.op), plan->kernel->name, plan->request.sizes,
+            evo_op_name(plan->request.problem.op), kernel_name(plan), plan->request.sizes,
             evo_compute_name(plan->form.compute), time);
     return EVO_OK;
 }

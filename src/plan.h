@@ -78,9 +78,10 @@ evo_status evo_check_alias(const evo_plan_request *request);
 /** Chooses a kernel and makes the plan. `context` and `plan` may be NULL: that is checked here. */
 evo_status evo_plan_build(evo_context *context, const evo_plan_request *request, evo_plan **plan);
 
-/** Packs resolved weights. */
-evo_status evo_plan_pack(const char *function, const evo_plan *plan, const evo_call_args *weights, void *memory,
-                         size_t memory_size, evo_stream stream, evo_pack **pack);
+/** Checks and resolves the weights that `specs` describe, which are members of `weights`, and packs them. */
+evo_status evo_plan_pack(const char *function, const evo_plan *plan, const evo_weight_spec *specs, int count,
+                         const evo_call_args *weights, void *memory, size_t memory_size, evo_stream stream,
+                         evo_pack **pack);
 
 /** Checks that `plan` is one of `op`. */
 evo_status evo_check_plan(const char *function, const evo_plan *plan, evo_op op);

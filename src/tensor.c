@@ -2,6 +2,7 @@
 #include "src/tensor.h"
 
 #include <stdio.h>
+#include <string.h>
 
 size_t evo_dtype_size(evo_dtype dtype) {
     switch (dtype) {
@@ -129,14 +130,19 @@ evo_status evo_operand_resolve(const char *function, evo_tensor *tensor, evo_ope
             return evo_fail(EVO_ERROR_INVALID_LAYOUT,
                             "%s: %s.strides[%d] is %lld, expected 0 as the tensor has %d dimensions", function,
                             operand->name, d, (long long)tensor->strides[d], operand->rank);
+    int64_t strides[4]; /* as they were given */
+    memcpy(strides, tensor->strides, sizeof strides);
     const bool filled = fill_contiguous(tensor, operand);
     forget_single(tensor, operand);
     operand->layout = *tensor;
     if (!filled || !measure(operand))
-        return evo_fail(EVO_ERROR_SIZE_OVERFLOW,
-                        "%s: the extents of %s, %lld x %lld x %lld x %lld, span more than 2^62 bytes", function,
-                        operand->name, (long long)operand->extent[0], (long long)operand->extent[1],
-                        (long long)operand->extent[2], (long long)(operand->rank > 3 ? operand->extent[3] : 1));
+        return evo_fail(
+            EVO_ERROR_SIZE_OVERFLOW,
+            "%s: the extents of %s, %lld x %lld x %lld x %lld with strides %lld, %lld, %lld, %lld, span more "
+            "than 2^62 bytes",
+            function, operand->name, (long long)operand->extent[0], (long long)operand->extent[1],
+            (long long)operand->extent[2], (long long)(operand->rank > 3 ? operand->extent[3] : 1),
+            (long long)strides[0], (long long)strides[1], (long long)strides[2], (long long)strides[3]);
     return EVO_OK;
 }
 
@@ -214,6 +220,15 @@ bool evo_operands_overlap(const evo_operand *a, const void *a_data, const evo_op
     return forward < a_width || backward < b_width;
 }
 
+/* A weight with its strides made explicit as an operand, to be measured. */
+static evo_operand view_of(const evo_weight_spec *spec) {
+    const int64_t *strides = spec->weight->strides;
+    return (evo_operand){ .name = spec->name,
+                          .rank = 2,
+                          .extent = { spec->out, spec->in, 1, 1 },
+                          .layout = { spec->weight->dtype, { strides[0], strides[1], 0, 0 }, 1 } };
+}
+
 static evo_status resolve_weight(const char *function, const evo_weight_spec *spec) {
     evo_weight *weight = spec->weight;
     char name[64];
@@ -233,8 +248,7 @@ static evo_status resolve_weight(const char *function, const evo_weight_spec *sp
         weight->strides[0] = spec->in;
         weight->strides[1] = spec->rank == 2;
     }
-    evo_operand view = { .name = spec->name, .rank = 2, .extent = { spec->out, spec->in, 1, 1 } };
-    view.layout = (evo_tensor){ weight->dtype, { weight->strides[0], weight->strides[1], 0, 0 }, 1 };
+    evo_operand view = view_of(spec);
     if (!measure(&view))
         return evo_fail(EVO_ERROR_SIZE_OVERFLOW,
                         "%s: %s, %lld x %lld with strides %lld, %lld, spans more than 2^62 bytes", function, name,
@@ -252,6 +266,19 @@ evo_status evo_weights_resolve(const char *function, const evo_weight_spec *spec
                             function, specs[s].name, specs[s].weight->data, biases);
         const evo_status status = present ? resolve_weight(function, &specs[s]) : EVO_OK;
         if (status != EVO_OK) return status;
+    }
+    return EVO_OK;
+}
+
+evo_status evo_weights_check_apart(const char *function, const evo_weight_spec *specs, int count,
+                                   const evo_operand *packed, const void *memory) {
+    for (int s = 0; s < count; s++) {
+        evo_operand view = view_of(&specs[s]);
+        if (specs[s].weight->data && measure(&view) &&
+            evo_operands_overlap(&view, specs[s].weight->data, packed, memory))
+            return evo_fail(EVO_ERROR_ALIASED,
+                            "%s: memory (%p) shares memory with weights->%s (%p), expected memory of its own", function,
+                            memory, specs[s].name, specs[s].weight->data);
     }
     return EVO_OK;
 }

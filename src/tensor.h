@@ -53,4 +53,8 @@ typedef struct evo_weight_spec {
 /** Checks an op's weights; those that `biases` leaves out must be absent. */
 evo_status evo_weights_resolve(const char *function, const evo_weight_spec *specs, int count, unsigned biases);
 
+/** Checks that none of these resolved weights shares memory with what they are packed into. */
+evo_status evo_weights_check_apart(const char *function, const evo_weight_spec *specs, int count,
+                                   const evo_operand *packed, const void *memory);
+
 #endif

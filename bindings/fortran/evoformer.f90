@@ -773,8 +773,9 @@ module evoformer
         !> Packs the weights into `memory` (the plan's pack_size bytes at EVO_BUFFER_ALIGNMENT) in stream order.
         !  `memory` and the views must live until that is done; after it only `memory` must.
         !  Returns EVO_ERROR_NULL_POINTER, EVO_ERROR_INVALID_ARGUMENT (a bias the descriptor lacks),
-        !  EVO_ERROR_INVALID_DTYPE, EVO_ERROR_SIZE_OVERFLOW, EVO_ERROR_BUFFER_TOO_SMALL, EVO_ERROR_MISALIGNED,
-        !  EVO_ERROR_OUT_OF_MEMORY, EVO_ERROR_DEVICE
+        !  EVO_ERROR_INVALID_DTYPE, EVO_ERROR_INVALID_LAYOUT, EVO_ERROR_SIZE_OVERFLOW, EVO_ERROR_BUFFER_TOO_SMALL,
+        !  EVO_ERROR_MISALIGNED, EVO_ERROR_ALIASED (memory lies over a weight), EVO_ERROR_OUT_OF_MEMORY,
+        !  EVO_ERROR_DEVICE
         function evo_opm_pack_weights(plan, weights, memory, memory_size, stream, pack) bind(c)
             import
             type(c_ptr), value :: plan

@@ -120,7 +120,8 @@ typedef struct evo_opm_weights {
  * Packs the weights into `memory` (the plan's pack_size bytes at EVO_BUFFER_ALIGNMENT) in stream order. `memory` and the
  * views must live until that is done; after it only `memory` must.
  * @returns EVO_ERROR_NULL_POINTER, EVO_ERROR_INVALID_ARGUMENT (a bias the descriptor lacks), EVO_ERROR_INVALID_DTYPE,
- *          EVO_ERROR_SIZE_OVERFLOW, EVO_ERROR_BUFFER_TOO_SMALL, EVO_ERROR_MISALIGNED, EVO_ERROR_OUT_OF_MEMORY, EVO_ERROR_DEVICE
+ *          EVO_ERROR_INVALID_LAYOUT, EVO_ERROR_SIZE_OVERFLOW, EVO_ERROR_BUFFER_TOO_SMALL, EVO_ERROR_MISALIGNED,
+ *          EVO_ERROR_ALIASED (memory lies over a weight), EVO_ERROR_OUT_OF_MEMORY, EVO_ERROR_DEVICE
  */
 EVO_API evo_status evo_opm_pack_weights(const evo_plan *plan, const evo_opm_weights *weights, void *memory,
                                         size_t memory_size, evo_stream stream, evo_pack **pack);

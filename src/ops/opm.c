@@ -172,8 +172,8 @@ evo_status evo_opm_pack_weights(const evo_plan *plan, const evo_opm_weights *wei
         { "out_weight", &w->out_weight, 2, d->c_z, d->c * d->c, 0 },
         { "out_bias", &w->out_bias, 1, d->c_z, 1, EVO_OPM_BIAS_OUT },
     };
-    status = evo_weights_resolve(function, specs, (int)(sizeof specs / sizeof *specs), d->biases);
-    return status != EVO_OK ? status : evo_plan_pack(function, plan, &args, memory, memory_size, stream, pack);
+    return evo_plan_pack(function, plan, specs, (int)(sizeof specs / sizeof *specs), &args, memory, memory_size, stream,
+                         pack);
 }
 
 evo_status evo_opm_execute(const evo_plan *plan, const evo_pack *pack, const evo_opm_args *args, void *workspace,

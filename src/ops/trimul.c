@@ -174,8 +174,8 @@ evo_status evo_trimul_pack_weights(const evo_plan *plan, const evo_trimul_weight
         { "out_gate_weight", &w->out_gate_weight, 2, d->c_out, d->c_z, 0 },
         { "out_gate_bias", &w->out_gate_bias, 1, d->c_out, 1, EVO_TRIMUL_BIAS_OUT_GATE },
     };
-    status = evo_weights_resolve(function, specs, (int)(sizeof specs / sizeof *specs), d->biases);
-    return status != EVO_OK ? status : evo_plan_pack(function, plan, &args, memory, memory_size, stream, pack);
+    return evo_plan_pack(function, plan, specs, (int)(sizeof specs / sizeof *specs), &args, memory, memory_size, stream,
+                         pack);
 }
 
 evo_status evo_trimul_execute(const evo_plan *plan, const evo_pack *pack, const evo_trimul_args *args, void *workspace,

@@ -334,9 +334,13 @@ static void test_verbose_environment(void **state) {
     assert_non_null(strstr(text, "evoformer,plan,"));
     assert_non_null(strstr(text, "evoformer,execute,"));
     stderr_of_run("2", text, sizeof text);
-    const char *execute = strstr(text, "evoformer,execute,");
+    const char *execute = strstr(text, "evoformer,execute,"), *plan = strstr(text, "evoformer,plan,");
     assert_non_null(execute);
+    assert_non_null(plan);
     assert_non_null(strstr(execute, "ms="));
+    /* Both name the device, and the kernel with its order. */
+    plan += strlen("evoformer,plan,");
+    assert_memory_equal(execute + strlen("evoformer,execute,"), plan, strcspn(plan, "="));
 
     if (strcmp(test_device(), "cpu") == 0) { /* names the instruction set */
         assert_non_null(strstr(text, ",detail="));

@@ -525,6 +525,20 @@ static void test_pack_memory(void **state) {
         REFUSED(s->op->pack(s->plan, &s->weights, shifted, s->pack_size, NULL, &pack), EVO_ERROR_MISALIGNED, "memory",
                 pointer_text(shifted), "expected");
         device_free(context, larger);
+        /* Each weight over the beginning and over the end of the memory. */
+        for (int i = 0; i < s->op->spec_count; i++) {
+            const struct case_spec *spec = &s->op->specs[i];
+            if (spec->role != CASE_WEIGHT || s->memory[i] == NULL) continue;
+            char name[64];
+            snprintf(name, sizeof name, "%s", spec->name);
+            *strchr(name, '.') = '_';
+            union case_weights weights = s->weights;
+            evo_weight *weight = AT(evo_weight, &weights, spec->slot);
+            weight->data = s->pack_memory;
+            REFUSED(pack_of(s, &weights), EVO_ERROR_ALIASED, "memory", name, pointer_text(weight->data), "expected");
+            weight->data = (const char *)s->pack_memory + s->pack_size - 8;
+            REFUSED(pack_of(s, &weights), EVO_ERROR_ALIASED, "memory", name, pointer_text(weight->data), "expected");
+        }
         assert_null(pack);
     }
 }

@@ -54,7 +54,7 @@ static const unsigned plan_statuses =
 static const unsigned pack_statuses = BIT(EVO_ERROR_NULL_POINTER) | BIT(EVO_ERROR_INVALID_ARGUMENT) |
                                       BIT(EVO_ERROR_INVALID_DTYPE) | BIT(EVO_ERROR_INVALID_LAYOUT) |
                                       BIT(EVO_ERROR_SIZE_OVERFLOW) | BIT(EVO_ERROR_BUFFER_TOO_SMALL) |
-                                      BIT(EVO_ERROR_MISALIGNED) | BIT(EVO_ERROR_OUT_OF_MEMORY);
+                                      BIT(EVO_ERROR_MISALIGNED) | BIT(EVO_ERROR_ALIASED) | BIT(EVO_ERROR_OUT_OF_MEMORY);
 static const unsigned execute_statuses =
     BIT(EVO_ERROR_NULL_POINTER) | BIT(EVO_ERROR_INVALID_ARGUMENT) | BIT(EVO_ERROR_MISALIGNED) | BIT(EVO_ERROR_ALIASED) |
     BIT(EVO_ERROR_BUFFER_TOO_SMALL) | BIT(EVO_ERROR_PACK_MISMATCH) | BIT(EVO_ERROR_CAPTURE);
