@@ -136,6 +136,17 @@ void test_needs_cpu(evo_context *context, const char *reason) {
     skip();
 }
 
+int test_has_hopper(evo_context *context) {
+    evo_device_info device = EVO_DEVICE_INFO_INIT;
+    evo_backend_info backend = EVO_BACKEND_INFO_INIT;
+    OK(evo_context_device(context, &device));
+    for (int k = 0; evo_backend_get(k, &backend) == EVO_OK; k++)
+        if (strncmp(device.name, backend.name, strlen(backend.name)) == 0)
+            return strcmp(device.arch, "sm_90") == 0 && strstr(backend.images, "sm_90a") != NULL;
+    fail_msg("device %s is of no backend", device.name);
+    return 0;
+}
+
 void *device_alloc(evo_context *context, size_t bytes) {
     void *memory = NULL;
     OK(evo_memory_alloc(context, bytes, &memory));

@@ -60,6 +60,12 @@ void test_fit(evo_context *context, const char *text, char *fitted, size_t size)
 /* Skips the running test, with the reason, unless the context is one of the CPU. */
 void test_needs_cpu(evo_context *context, const char *reason);
 
+/*
+ * Whether chip and build have tier hopper, by what they say of themselves: where a plan fails that should be, its tests must not
+ * skip.
+ */
+int test_has_hopper(evo_context *context);
+
 /* Device memory; each fails the test if the library does. A copy is complete on return. */
 void *device_alloc(evo_context *context, size_t bytes);
 void device_free(evo_context *context, void *memory);

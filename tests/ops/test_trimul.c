@@ -299,12 +299,17 @@ static void test_masks(void **state) {
             }
 }
 
-/* Which tier a chip with matrix units takes for fp32: IEEE products are the portable one's. */
+/* Which tier a chip with matrix units takes: the best that it has, but for IEEE products, which are the portable one's. */
 static void test_tiers(void **state) {
-    static const struct {
+    const char *const best = test_has_hopper(judge_context) ? "hopper" : "tensor";
+    const struct {
+        evo_dtype dtype;
         evo_compute compute;
         const char *kernel;
-    } wanted[] = { { EVO_COMPUTE_FP32, "tensor" }, { EVO_COMPUTE_FP32_STRICT, "portable" } };
+    } wanted[] = { { EVO_FP32, EVO_COMPUTE_FP32, "tensor" },
+                   { EVO_FP32, EVO_COMPUTE_FP32_STRICT, "portable" },
+                   { EVO_BF16, EVO_COMPUTE_BF16, best },
+                   { EVO_FP16, EVO_COMPUTE_FP16, best } };
     evo_device_info device = EVO_DEVICE_INFO_INIT;
     (void)state;
     OK(evo_context_device(judge_context, &device));
@@ -314,6 +319,7 @@ static void test_tiers(void **state) {
         evo_plan *plan = NULL;
         d.n = 256;
         d.c_z = d.c = 128;
+        d.z.dtype = d.out.dtype = wanted[i].dtype;
         d.compute = wanted[i].compute;
         d.kernel = getenv("EVO_KERNEL") != NULL ? wanted[i].kernel : NULL;
         OK(evo_trimul_plan_create(judge_context, &d, &plan));

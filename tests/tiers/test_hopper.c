@@ -641,21 +641,10 @@ static void test_opm_batches_and_graphs(void **state) {
     }
 }
 
-/* Whether chip and build have the tier, by what they say of themselves: a plan that fails there is no reason to skip. */
-static int should_have_tier(void) {
-    evo_device_info device = EVO_DEVICE_INFO_INIT;
-    evo_backend_info backend = EVO_BACKEND_INFO_INIT;
-    OK(evo_context_device(judge_context, &device));
-    for (int k = 0; evo_backend_get(k, &backend) == EVO_OK; k++)
-        if (strncmp(device.name, backend.name, strlen(backend.name)) == 0)
-            return strcmp(device.arch, "sm_90") == 0 && strstr(backend.images, "sm_90a") != NULL;
-    return 0;
-}
-
 static int setup(void **state) {
     setenv("EVO_KERNEL", usual_kernels, 1);
     judge_setup(state);
-    has_tier = should_have_tier();
+    has_tier = test_has_hopper(judge_context);
     return 0;
 }
 
