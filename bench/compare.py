@@ -22,7 +22,10 @@ import subprocess
 import sys
 import time
 
-import torch
+try:
+    import torch
+except ImportError:
+    sys.exit(__doc__ + "\ncompare.py: no PyTorch here, which all of this needs (docs/dependencies.md); with it --help lists the options")
 
 import library as evo
 import peers

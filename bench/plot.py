@@ -11,11 +11,6 @@ import json
 import math
 import sys
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot, ticker
-
 
 def read(paths, wanted):
     """(panel, shape, name) -> time over floor: the least, where rows are of several files or directions. `wanted`: what a row must have."""
@@ -44,6 +39,10 @@ def read(paths, wanted):
 
 
 def draw(points, path):
+    import matplotlib  # here, so that --help needs none
+    matplotlib.use("Agg")
+    from matplotlib import pyplot, ticker
+
     panels = list(dict.fromkeys(panel for panel, _, _ in points))
     names = list(dict.fromkeys(name for _, _, name in points))
     columns = min(3, len(panels))
