@@ -211,7 +211,8 @@ module evoformer
         enumerator :: EVO_OPM_BIAS_ALL = 15
     end enum
 
-    !> All that an outer product mean's plan depends on. Start from EVO_OPM_DESC_INIT, which is variant "mean".
+    !> All that an outer product mean's plan depends on. Start from EVO_OPM_DESC_INIT, which is variant "mean". m,
+    !  residual and out may have any floating-point dtype, each its own.
     type, bind(c) :: evo_opm_desc
         !> sizeof(evo_opm_desc)
         integer(c_size_t) :: size = 320_c_size_t
@@ -289,7 +290,7 @@ module evoformer
     type, bind(c) :: evo_opm_args
         !> sizeof(evo_opm_args)
         integer(c_size_t) :: size = 40_c_size_t
-        !> (c_m, N, S, B)
+        !> (c_m, N, S, B); NULL is allowed where there are no elements, as for all of these
         type(c_ptr) :: m = c_null_ptr
         !> NULL if the descriptor has none
         type(c_ptr) :: mask = c_null_ptr
@@ -326,6 +327,7 @@ module evoformer
     end enum
 
     !> All that a triangle multiplication's plan depends on. Start from EVO_TRIMUL_DESC_INIT: outgoing, "alphafold2".
+    !  z, residual and out may have any floating-point dtype, each its own.
     type, bind(c) :: evo_trimul_desc
         !> sizeof(evo_trimul_desc)
         integer(c_size_t) :: size = 296_c_size_t
@@ -413,7 +415,7 @@ module evoformer
     type, bind(c) :: evo_trimul_args
         !> sizeof(evo_trimul_args)
         integer(c_size_t) :: size = 40_c_size_t
-        !> (c_z, N, N, B)
+        !> (c_z, N, N, B); NULL is allowed where there are no elements, as for all of these
         type(c_ptr) :: z = c_null_ptr
         !> NULL if the descriptor has none
         type(c_ptr) :: mask = c_null_ptr
@@ -426,7 +428,8 @@ module evoformer
 
     abstract interface
 
-        !> Takes one log line, without a newline. May be called from any thread that plans or executes.
+        !> Takes one log line, without a newline; the line is gone when it returns. Called by the threads that create
+        !  the context, plan and execute, by several at once if they do so at once.
         subroutine evo_log_function(user, line) bind(c)
             import
             type(c_ptr), value :: user
@@ -471,7 +474,9 @@ module evoformer
         end function evo_version
 
         !> Describes backend number `index` (0, 1, ...). Strings stay valid until the calling thread's next call.
-        !  Returns EVO_ERROR_INVALID_ARGUMENT past the last one, without touching the last error's text
+        !  Thread-safe.
+        !  Returns EVO_ERROR_INVALID_ARGUMENT past the last one, without touching the last error's text;
+        !  EVO_ERROR_NULL_POINTER
         function evo_backend_get(index, info) bind(c)
             import
             integer(c_int), value :: index
@@ -480,7 +485,9 @@ module evoformer
         end function evo_backend_get
 
         !> Describes device number `index` over all backends in this binary, in the order that "auto" prefers.
-        !  Returns EVO_ERROR_INVALID_ARGUMENT past the last one, without touching the last error's text
+        !  Thread-safe.
+        !  Returns EVO_ERROR_INVALID_ARGUMENT past the last one, without touching the last error's text;
+        !  EVO_ERROR_NULL_POINTER, EVO_ERROR_DEVICE
         function evo_device_get(index, info) bind(c)
             import
             integer(c_int), value :: index
@@ -586,7 +593,7 @@ module evoformer
             type(c_ptr), value :: pack
         end subroutine evo_pack_destroy
 
-        !> Allocates device memory, aligned to 256 bytes. 0 bytes give NULL. Returns EVO_ERROR_OUT_OF_MEMORY, ...
+        !> Allocates device memory, aligned to 256 bytes. 0 bytes give NULL. Returns EVO_ERROR_OUT_OF_MEMORY
         function evo_memory_alloc(context, bytes, memory) bind(c)
             import
             type(c_ptr), value :: context
@@ -603,7 +610,8 @@ module evoformer
             integer(c_int) :: evo_memory_free
         end function evo_memory_free
 
-        !> Copies bytes in stream order between any two of host and device; a host buffer stays untouched until then.
+        !> Copies bytes in stream order between any two of host and device; both must live, and hold what they
+        !  should, until that is done. Returns EVO_ERROR_OUT_OF_MEMORY (recording on the CPU)
         function evo_memory_copy(context, target, source, bytes, stream) bind(c)
             import
             type(c_ptr), value :: context
@@ -614,7 +622,8 @@ module evoformer
             integer(c_int) :: evo_memory_copy
         end function evo_memory_copy
 
-        !> Sets every byte of device memory to `value` (0 to 255), in stream order.
+        !> Sets every byte of device memory to `value` (0 to 255), in stream order. Returns
+        !  EVO_ERROR_INVALID_ARGUMENT, as a copy's
         function evo_memory_fill(context, target, value, bytes, stream) bind(c)
             import
             type(c_ptr), value :: context
@@ -625,7 +634,7 @@ module evoformer
             integer(c_int) :: evo_memory_fill
         end function evo_memory_fill
 
-        !> Makes a stream of the context's device. Returns EVO_ERROR_OUT_OF_MEMORY, ...
+        !> Makes a stream of the context's device. Returns EVO_ERROR_OUT_OF_MEMORY
         function evo_stream_create(context, stream) bind(c)
             import
             type(c_ptr), value :: context
@@ -641,7 +650,8 @@ module evoformer
             integer(c_int) :: evo_stream_destroy
         end function evo_stream_destroy
 
-        !> Returns when all work of the stream is done, with the error of any of it.
+        !> Returns when all work of the stream is done, with the error of any of it. Returns EVO_ERROR_CAPTURE if it
+        !  records
         function evo_stream_synchronize(context, stream) bind(c)
             import
             type(c_ptr), value :: context
@@ -658,7 +668,7 @@ module evoformer
             integer(c_int) :: evo_stream_wait_event
         end function evo_stream_wait_event
 
-        !> Makes an event, recorded nowhere yet. Returns EVO_ERROR_OUT_OF_MEMORY, ...
+        !> Makes an event, recorded nowhere yet. Returns EVO_ERROR_OUT_OF_MEMORY
         function evo_event_create(context, event) bind(c)
             import
             type(c_ptr), value :: context
@@ -789,9 +799,12 @@ module evoformer
 
         !> Computes one outer product mean in stream order. Allocates nothing and waits for nothing (while a stream
         !  records a graph, the record itself is allocated); thread-safe with a workspace (EVO_BUFFER_ALIGNMENT) and
-        !  stream a thread.
-        !  Returns EVO_ERROR_NULL_POINTER, EVO_ERROR_INVALID_ARGUMENT, EVO_ERROR_MISALIGNED, EVO_ERROR_ALIASED,
-        !  EVO_ERROR_BUFFER_TOO_SMALL, EVO_ERROR_PACK_MISMATCH, EVO_ERROR_CAPTURE, EVO_ERROR_DEVICE
+        !  stream a thread. The workspace's contents mean nothing before and after. A call that is refused writes
+        !  nothing.
+        !  Returns EVO_ERROR_NULL_POINTER, EVO_ERROR_INVALID_ARGUMENT (another op's plan, a tensor that the
+        !  descriptor lacks), EVO_ERROR_MISALIGNED, EVO_ERROR_ALIASED, EVO_ERROR_BUFFER_TOO_SMALL,
+        !  EVO_ERROR_PACK_MISMATCH, EVO_ERROR_CAPTURE (as with verbosity 2), EVO_ERROR_OUT_OF_MEMORY (recording on
+        !  the CPU), EVO_ERROR_DEVICE
         function evo_opm_execute(plan, pack, args, workspace, workspace_size, stream) bind(c)
             import
             type(c_ptr), value :: plan
@@ -821,7 +834,7 @@ module evoformer
             type(c_ptr) :: evo_trimul_variant
         end function evo_trimul_variant
 
-        !> Plans a triangle multiplication; as evo_opm_plan_create.
+        !> Plans a triangle multiplication; all that evo_opm_plan_create says holds.
         function evo_trimul_plan_create(context, desc, plan) bind(c)
             import
             type(c_ptr), value :: context
@@ -830,7 +843,7 @@ module evoformer
             integer(c_int) :: evo_trimul_plan_create
         end function evo_trimul_plan_create
 
-        !> Packs the weights; as evo_opm_pack_weights.
+        !> Packs the weights into `memory`; all that evo_opm_pack_weights says holds.
         function evo_trimul_pack_weights(plan, weights, memory, memory_size, stream, pack) bind(c)
             import
             type(c_ptr), value :: plan
@@ -842,7 +855,7 @@ module evoformer
             integer(c_int) :: evo_trimul_pack_weights
         end function evo_trimul_pack_weights
 
-        !> Computes one triangle multiplication in stream order; as evo_opm_execute.
+        !> Computes one triangle multiplication in stream order; all that evo_opm_execute says holds.
         function evo_trimul_execute(plan, pack, args, workspace, workspace_size, stream) bind(c)
             import
             type(c_ptr), value :: plan

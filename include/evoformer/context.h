@@ -45,8 +45,8 @@ typedef struct evo_backend_info {
 #define EVO_BACKEND_INFO_INIT { sizeof(evo_backend_info), NULL, 0, 0, NULL, NULL }
 
 /**
- * Describes backend number `index` (0, 1, ...). Strings stay valid until the calling thread's next call.
- * @returns EVO_ERROR_INVALID_ARGUMENT past the last one, without touching the last error's text
+ * Describes backend number `index` (0, 1, ...). Strings stay valid until the calling thread's next call. Thread-safe.
+ * @returns EVO_ERROR_INVALID_ARGUMENT past the last one, without touching the last error's text; EVO_ERROR_NULL_POINTER
  */
 EVO_API evo_status evo_backend_get(int index, evo_backend_info *info);
 
@@ -66,12 +66,16 @@ typedef struct evo_device_info {
 #define EVO_DEVICE_INFO_INIT { sizeof(evo_device_info), { 0 }, { 0 }, { 0 }, 0, 0, 0, 0 }
 
 /**
- * Describes device number `index` over all backends in this binary, in the order that "auto" prefers.
- * @returns EVO_ERROR_INVALID_ARGUMENT past the last one, without touching the last error's text
+ * Describes device number `index` over all backends in this binary, in the order that "auto" prefers. Thread-safe.
+ * @returns EVO_ERROR_INVALID_ARGUMENT past the last one, without touching the last error's text; EVO_ERROR_NULL_POINTER,
+ *          EVO_ERROR_DEVICE
  */
 EVO_API evo_status evo_device_get(int index, evo_device_info *info);
 
-/** Takes one log line, without a newline. May be called from any thread that plans or executes. */
+/**
+ * Takes one log line, without a newline; the line is gone when it returns. Called by the threads that create the context,
+ * plan and execute, by several at once if they do so at once.
+ */
 typedef void (*evo_log_function)(void *user, const char *line);
 
 /** How a context behaves; evo_context_create takes NULL for all defaults. */

@@ -43,7 +43,10 @@ enum {
     EVO_OPM_BIAS_ALL = 15
 };
 
-/** All that an outer product mean's plan depends on. Start from EVO_OPM_DESC_INIT, which is variant "mean". */
+/**
+ * All that an outer product mean's plan depends on. Start from EVO_OPM_DESC_INIT, which is variant "mean". m, residual and out
+ * may have any floating-point dtype, each its own.
+ */
 typedef struct evo_opm_desc {
     size_t size;                 /**< sizeof(evo_opm_desc) */
     int64_t batch;               /**< B; 0 is allowed: nothing is done */
@@ -129,7 +132,7 @@ EVO_API evo_status evo_opm_pack_weights(const evo_plan *plan, const evo_opm_weig
 /** The tensors of one execution: memory of the context's device, laid out as the descriptor says. */
 typedef struct evo_opm_args {
     size_t size;          /**< sizeof(evo_opm_args) */
-    const void *m;        /**< [B, S, N, c_m] */
+    const void *m;        /**< [B, S, N, c_m]; NULL is allowed where there are no elements, as for all of these */
     const void *mask;     /**< NULL if the descriptor has none */
     const void *residual; /**< NULL if the descriptor has none */
     void *out;            /**< [B, N, N, c_z] */
@@ -140,9 +143,11 @@ typedef struct evo_opm_args {
 
 /**
  * Computes one outer product mean in stream order. Allocates nothing and waits for nothing (while a stream records a
- * graph, the record itself is allocated); thread-safe with a workspace (EVO_BUFFER_ALIGNMENT) and stream a thread.
- * @returns EVO_ERROR_NULL_POINTER, EVO_ERROR_INVALID_ARGUMENT, EVO_ERROR_MISALIGNED, EVO_ERROR_ALIASED,
- *          EVO_ERROR_BUFFER_TOO_SMALL, EVO_ERROR_PACK_MISMATCH, EVO_ERROR_CAPTURE, EVO_ERROR_DEVICE
+ * graph, the record itself is allocated); thread-safe with a workspace (EVO_BUFFER_ALIGNMENT) and stream a thread. The
+ * workspace's contents mean nothing before and after. A call that is refused writes nothing.
+ * @returns EVO_ERROR_NULL_POINTER, EVO_ERROR_INVALID_ARGUMENT (another op's plan, a tensor that the descriptor lacks),
+ *          EVO_ERROR_MISALIGNED, EVO_ERROR_ALIASED, EVO_ERROR_BUFFER_TOO_SMALL, EVO_ERROR_PACK_MISMATCH, EVO_ERROR_CAPTURE
+ *          (as with verbosity 2), EVO_ERROR_OUT_OF_MEMORY (recording on the CPU), EVO_ERROR_DEVICE
  */
 EVO_API evo_status evo_opm_execute(const evo_plan *plan, const evo_pack *pack, const evo_opm_args *args,
                                    void *workspace, size_t workspace_size, evo_stream stream);

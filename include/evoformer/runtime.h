@@ -3,6 +3,10 @@
  * their own. Programs that use CUDA, HIP or PyTorch need none of it: their pointers, streams, events and graphs are
  * the same objects and may be handed to every function here and to execute.
  *
+ * Memory, streams, events and graphs belong to the device: any of its contexts will do, as long as one is left, or a plan or
+ * pack of one. Every function gives EVO_ERROR_NULL_POINTER for a NULL that it does not allow and EVO_ERROR_DEVICE where the
+ * driver fails, beside what is said below.
+ *
  * On the CPU a stream runs each call at once, in the calling thread; between evo_graph_begin and evo_graph_end it
  * records the calls instead, and evo_graph_launch repeats them.
  */
@@ -25,26 +29,29 @@ typedef void *evo_event;
 /** A recorded sequence of work, ready to launch: CUgraphExec or cudaGraphExec_t, hipGraphExec_t, or the CPU's own. */
 typedef void *evo_graph;
 
-/** Allocates device memory, aligned to 256 bytes. 0 bytes give NULL. @returns EVO_ERROR_OUT_OF_MEMORY, ... */
+/** Allocates device memory, aligned to 256 bytes. 0 bytes give NULL. @returns EVO_ERROR_OUT_OF_MEMORY */
 EVO_API evo_status evo_memory_alloc(evo_context *context, size_t bytes, void **memory);
 /** Frees what evo_memory_alloc gave, once no work uses it any more; NULL is allowed. */
 EVO_API evo_status evo_memory_free(evo_context *context, void *memory);
-/** Copies bytes in stream order between any two of host and device; a host buffer stays untouched until then. */
+/**
+ * Copies bytes in stream order between any two of host and device; both must live, and hold what they should, until that is
+ * done. @returns EVO_ERROR_OUT_OF_MEMORY (recording on the CPU)
+ */
 EVO_API evo_status evo_memory_copy(evo_context *context, void *target, const void *source, size_t bytes,
                                    evo_stream stream);
-/** Sets every byte of device memory to `value` (0 to 255), in stream order. */
+/** Sets every byte of device memory to `value` (0 to 255), in stream order. @returns EVO_ERROR_INVALID_ARGUMENT, as a copy's */
 EVO_API evo_status evo_memory_fill(evo_context *context, void *target, int value, size_t bytes, evo_stream stream);
 
-/** Makes a stream of the context's device. @returns EVO_ERROR_OUT_OF_MEMORY, ... */
+/** Makes a stream of the context's device. @returns EVO_ERROR_OUT_OF_MEMORY */
 EVO_API evo_status evo_stream_create(evo_context *context, evo_stream *stream);
 /** Destroys a stream of evo_stream_create after its work is done; NULL is allowed. */
 EVO_API evo_status evo_stream_destroy(evo_context *context, evo_stream stream);
-/** Returns when all work of the stream is done, with the error of any of it. */
+/** Returns when all work of the stream is done, with the error of any of it. @returns EVO_ERROR_CAPTURE if it records */
 EVO_API evo_status evo_stream_synchronize(evo_context *context, evo_stream stream);
 /** Work given to the stream from now on starts after the event's last record. */
 EVO_API evo_status evo_stream_wait_event(evo_context *context, evo_stream stream, evo_event event);
 
-/** Makes an event, recorded nowhere yet. @returns EVO_ERROR_OUT_OF_MEMORY, ... */
+/** Makes an event, recorded nowhere yet. @returns EVO_ERROR_OUT_OF_MEMORY */
 EVO_API evo_status evo_event_create(evo_context *context, evo_event *event);
 /** Destroys an event of evo_event_create that no recorded graph uses; NULL is allowed. */
 EVO_API evo_status evo_event_destroy(evo_context *context, evo_event event);

@@ -49,7 +49,10 @@ enum {
     EVO_TRIMUL_BIAS_ALL = 255
 };
 
-/** All that a triangle multiplication's plan depends on. Start from EVO_TRIMUL_DESC_INIT: outgoing, "alphafold2". */
+/**
+ * All that a triangle multiplication's plan depends on. Start from EVO_TRIMUL_DESC_INIT: outgoing, "alphafold2". z, residual
+ * and out may have any floating-point dtype, each its own.
+ */
 typedef struct evo_trimul_desc {
     size_t size;                 /**< sizeof(evo_trimul_desc) */
     int64_t batch;               /**< B; 0 is allowed: nothing is done */
@@ -92,7 +95,7 @@ EVO_API evo_status evo_trimul_set_variant(evo_trimul_desc *desc, const char *var
 /** The name of variant number `index`; NULL past the last one. */
 EVO_API const char *evo_trimul_variant(int index);
 
-/** Plans a triangle multiplication; as evo_opm_plan_create. */
+/** Plans a triangle multiplication; all that evo_opm_plan_create says holds. */
 EVO_API evo_status evo_trimul_plan_create(evo_context *context, const evo_trimul_desc *desc, evo_plan **plan);
 
 /** Weights as views, (out, in) by name; a bias that the descriptor lacks stays EVO_WEIGHT_INIT. */
@@ -124,14 +127,14 @@ typedef struct evo_trimul_weights {
             EVO_WEIGHT_INIT, EVO_WEIGHT_INIT, EVO_WEIGHT_INIT, EVO_WEIGHT_INIT, EVO_WEIGHT_INIT, EVO_WEIGHT_INIT     \
     }
 
-/** Packs the weights; as evo_opm_pack_weights. */
+/** Packs the weights into `memory`; all that evo_opm_pack_weights says holds. */
 EVO_API evo_status evo_trimul_pack_weights(const evo_plan *plan, const evo_trimul_weights *weights, void *memory,
                                            size_t memory_size, evo_stream stream, evo_pack **pack);
 
 /** The tensors of one execution: memory of the context's device, laid out as the descriptor says. */
 typedef struct evo_trimul_args {
     size_t size;          /**< sizeof(evo_trimul_args) */
-    const void *z;        /**< [B, N, N, c_z] */
+    const void *z;        /**< [B, N, N, c_z]; NULL is allowed where there are no elements, as for all of these */
     const void *mask;     /**< NULL if the descriptor has none */
     const void *residual; /**< NULL if the descriptor has none; may equal z */
     void *out;            /**< [B, N, N, c_out] */
@@ -140,7 +143,7 @@ typedef struct evo_trimul_args {
 /** An evo_trimul_args of no tensors. */
 #define EVO_TRIMUL_ARGS_INIT { sizeof(evo_trimul_args), NULL, NULL, NULL, NULL }
 
-/** Computes one triangle multiplication in stream order; as evo_opm_execute. */
+/** Computes one triangle multiplication in stream order; all that evo_opm_execute says holds. */
 EVO_API evo_status evo_trimul_execute(const evo_plan *plan, const evo_pack *pack, const evo_trimul_args *args,
                                       void *workspace, size_t workspace_size, evo_stream stream);
 
