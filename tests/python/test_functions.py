@@ -145,6 +145,14 @@ def test_plans_of_many_sizes(rng):
     (dict(kernel=lambda _: "none"), evoformer.InvalidArgument, "none"),
     (dict(workspace_limit=lambda _: 1), evoformer.InvalidArgument, "workspace_limit"),
     (dict(layer_norm_eps=lambda _: -1.0), evoformer.InvalidArgument, "layer_norm_eps is -1"),
+    (dict(layer_norm_eps=lambda _: "small"), TypeError, "layer_norm_eps is 'small'"),
+    (dict(mask_max=lambda _: None), TypeError, "mask_max is None"),
+    (dict(workspace_limit=lambda _: -1), ValueError, "workspace_limit is -1"),
+    (dict(workspace_limit=lambda _: 1e6), TypeError, "workspace_limit is 1000000.0"),
+    (dict(kernel=lambda _: 3), TypeError, "kernel is 3"),
+    (dict(stream=lambda _: "main"), TypeError, "stream is 'main'"),
+    (dict(stream=lambda _: 4096), ValueError, "stream is 4096, expected None"),  # an address to the library
+    (dict(weights=lambda weights: list(weights)), TypeError, "weights is a list"),
 ])
 def test_refusals(rng, change, error, text):
     z, weights, mask = pair(rng)
@@ -153,6 +161,12 @@ def test_refusals(rng, change, error, text):
         arguments[name] = function(arguments.get(name))
     with pytest.raises(error, match=text):
         evoformer.triangle_multiplication(**arguments)
+
+
+@pytest.mark.parametrize("name", ["count_eps", "count_min", "variant"])
+def test_refused_parameters_of_the_outer_product_mean(name):
+    with pytest.raises(TypeError, match=f"{name} is"):
+        evoformer.outer_product_mean(np.ones((1, 2, 3, 4), np.float32), {}, **{name: b"alphafold2"})
 
 
 def test_refused_weights(rng):

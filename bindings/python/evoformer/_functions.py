@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes as C
 from functools import lru_cache
+from operator import index
 from typing import Any, Mapping, Optional, Tuple
 
 from . import _arrays as arrays
@@ -39,13 +40,14 @@ def outer_product_mean(m: Array, weights: Weights, mask: Optional[Array] = None,
         divide: ``"before"`` or ``"after"`` the output's projection.
         mask_sides: ``"both"``, or ``"a"``: the mask multiplies a only.
         count_eps, count_min: the mean's denominator.
-        mask_max: the largest value of the mask that fast kernels must hold; above it they take a slower, exact path.
+        mask_max: the largest value of the mask to expect: float16 and tf32 stay finite up to 1024 times it.
         compute: least accuracy: ``"fp32"``, ``"fp32_strict"``, ``"tf32"``, ``"bf16"``, ``"fp16"``, ``"fp64"``; None: that
             of m's type.
         workspace_limit: bytes; 0: no limit.
         kernel: forces a kernel by name.
         out: [B, N, N, c_z], any strides; may be ``residual`` itself. None: a new array of m's library and type.
-        stream: a GPU stream as a number (``cudaStream_t``); None: the current one of PyTorch or CuPy, else the default.
+        stream: a GPU stream as a number (``cudaStream_t``); None: the current one of PyTorch or CuPy, else the default,
+            and on the CPU the only one.
 
     Returns:
         ``out``. With PyTorch the work is in the stream when the function returns, with every other library it is done.
@@ -54,17 +56,17 @@ def outer_product_mean(m: Array, weights: Weights, mask: Optional[Array] = None,
         evoformer.InvalidArgument (a ValueError), evoformer.OutOfMemory (a MemoryError), evoformer.Error (a
         RuntimeError): with the library's text. TypeError, ValueError: an array or a name that cannot be used.
     """
-    fixed = dict(ops.variant(variant))
+    fixed = dict(ops.variant(_text("variant", variant)))
     fixed.pop("biases")
     if divide is not None:
         fixed["divide_after"] = _choice("divide", divide, ("before", "after"))
     if mask_sides is not None:
         fixed["mask_a_only"] = _choice("mask_sides", mask_sides, ("both", "a"))
     if count_eps is not None:
-        fixed["count_eps"] = float(count_eps)
+        fixed["count_eps"] = _number("count_eps", count_eps)
     if count_min is not None:
-        fixed["count_min"] = float(count_min)
-    values = (*fixed.values(), layer_norm_eps, mask_max, workspace_limit, kernel)
+        fixed["count_min"] = _number("count_min", count_min)
+    values = (*fixed.values(), *_common(layer_norm_eps, mask_max, workspace_limit, kernel))
     return _call(ops.Opm, "m", m, weights, mask, residual, out, compute, stream, values)
 
 
@@ -96,7 +98,8 @@ def triangle_multiplication(z: Array, weights: Weights, mask: Optional[Array] = 
     Returns, raises: as ``outer_product_mean``.
     """
     values = (not _choice("direction", direction, ("outgoing", "incoming")),
-              _choice("gate_input", gate_input, ("normed", "raw")), layer_norm_eps, mask_max, workspace_limit, kernel)
+              _choice("gate_input", gate_input, ("normed", "raw")),
+              *_common(layer_norm_eps, mask_max, workspace_limit, kernel))
     return _call(ops.Trimul, "z", z, weights, mask, residual, out, compute, stream, values)
 
 
@@ -106,8 +109,39 @@ def _choice(name: str, value: str, allowed: Tuple[str, str]) -> bool:
     return value == allowed[1]
 
 
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {value!r}, expected a number") from None
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        number = index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}, expected a whole number") from None
+    if not 0 <= number < 2**64:
+        raise ValueError(f"{name} is {number}, expected 0 to 2^64 - 1")
+    return number
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}, expected a name")
+    return value
+
+
+def _common(layer_norm_eps: Any, mask_max: Any, workspace_limit: Any, kernel: Any) -> tuple:
+    """What both ops have, checked, in the order of the specs."""
+    return (_number("layer_norm_eps", layer_norm_eps), _number("mask_max", mask_max),
+            _whole("workspace_limit", workspace_limit), None if kernel is None else _text("kernel", kernel))
+
+
 def _given(names: Tuple[str, ...], weights: Weights, stream: Optional[int]) -> dict:
-    unknown = sorted(set(weights) - set(names))
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"weights is a {type(weights).__name__}, expected a mapping of names to arrays")
+    unknown = sorted(set(map(str, weights)) - set(names))
     if unknown:
         raise ValueError(f"weights has {', '.join(unknown)}, expected names among {', '.join(names)}")
     views = {name: arrays.view(weights[name], name, stream) for name in names if weights.get(name) is not None}
@@ -145,9 +179,13 @@ def _call(kind: type, name: str, x: Array, weights: Weights, mask: Optional[Arra
           out: Optional[Array], compute: Optional[str], stream: Optional[int], values: tuple) -> Array:
     if stream is None:
         stream = arrays.current_stream(x)
+    else:
+        stream = _whole("stream", stream)
     views = _given(kind.weights, weights, stream)  # type: ignore[attr-defined]
     spec = ops.spec(kind, *_channels(kind, views), tuple(views), *values)
     given = arrays.view(x, name, stream)
+    if stream and given.device == "cpu":
+        raise ValueError(f"stream is {stream}, expected None, as {name} is on the CPU")
     if len(given.layout.shape) != 4:
         raise ValueError(f"{name} has shape {list(given.layout.shape)}, expected four dimensions")
     if out is None:
