@@ -1,6 +1,8 @@
 /* context.c: build information, discovery of devices, contexts and their log. */
 #include "src/context.h"
 
+#include "src/commit.h"
+
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,7 +19,8 @@ const char *evo_version(void) {
 
 const char *evo_build_info(void) {
     /* EVO_BUILD_OPTIONS is the build system's one line: compiler, build type, backends. */
-    return "libevoformer " VERSION ", " EVO_BUILD_OPTIONS;
+    return sizeof EVO_COMMIT > 1 ? "libevoformer " VERSION " (" EVO_COMMIT "), " EVO_BUILD_OPTIONS
+                                 : "libevoformer " VERSION ", " EVO_BUILD_OPTIONS;
 }
 
 evo_status evo_struct_write(const char *function, void *target, const void *source, size_t size) {

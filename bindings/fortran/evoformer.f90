@@ -461,7 +461,8 @@ module evoformer
             type(c_ptr) :: evo_op_name
         end function evo_op_name
 
-        !> One line: version, compiler, options and backends of this binary.
+        !> One line: version, commit (where it was built from a repository), compiler, options and backends of this
+        !  binary.
         function evo_build_info() bind(c)
             import
             type(c_ptr) :: evo_build_info

@@ -25,7 +25,7 @@ typedef enum evo_op {
 /** "opm", "trimul"; NULL for values that are no op. */
 EVO_API const char *evo_op_name(evo_op op);
 
-/** One line: version, compiler, options and backends of this binary. */
+/** One line: version, commit (where it was built from a repository), compiler, options and backends of this binary. */
 EVO_API const char *evo_build_info(void);
 
 /** The version of the library that runs (the macros of version.h are those it was compiled against): "0.1.0". */
