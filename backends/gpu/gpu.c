@@ -141,6 +141,12 @@ static const struct {
                                                      GPU_HOPPER_SHARED, 0 },
                             GPU_HOPPER_FEW(INSTANCE)
 #undef INSTANCE
+#define INSTANCE(type, c_z, c, kilobytes)                                                                            \
+    [GPU_HOPPER_TRIMUL_SMALL_##type##_##c_z##_##c] = { "hopper/trimul_small",                                        \
+                                                       "evo_hopper_trimul_small_" #type "_" #c_z "_" #c,             \
+                                                       GPU_HOPPER_TRIMUL_SMALL_THREADS, (kilobytes) * 1024, 0 },
+                                GPU_HOPPER_TRIMUL_SMALL(INSTANCE)
+#undef INSTANCE
 #undef OF_THREADS
 };
 

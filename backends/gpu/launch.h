@@ -102,7 +102,10 @@ typedef enum gpu_function {
 #define GPU_INSTANCE(type, c_z, c) GPU_HOPPER_FINISH_FEW_##type##_##c_z##_##c,
             GPU_HOPPER_FEW(GPU_INSTANCE)
 #undef GPU_INSTANCE
-                GPU_FUNCTION_COUNT
+#define GPU_INSTANCE(type, c_z, c, kilobytes) GPU_HOPPER_TRIMUL_SMALL_##type##_##c_z##_##c,
+                GPU_HOPPER_TRIMUL_SMALL(GPU_INSTANCE)
+#undef GPU_INSTANCE
+                    GPU_FUNCTION_COUNT
 } gpu_function;
 
 enum {

@@ -17,7 +17,10 @@ enum {
     PROJECT_GROUPS = 1,
     FINISH_KERNEL = 2,
     FINISH_COLUMNS = 3,
-    FINISH_STAGES = 4 /* of streamed weights; 0: the kernel keeps them */
+    FINISH_STAGES = 4,  /* of streamed weights; 0: the kernel keeps them */
+    SMALL_KERNEL = 0,   /* of one launch */
+    THREE_LAUNCHES = 0, /* orders */
+    ONE_LAUNCH = 1
 };
 
 /* fp16 with its scales has as many bits as tf32, so it does that too. */
@@ -72,6 +75,33 @@ static const instance *find(const instance *table, size_t count, evo_dtype dtype
     for (size_t i = 0; i < count; i++)
         if (table[i].dtype == (int)dtype && table[i].c_z == c_z && table[i].c == c) return &table[i];
     return NULL;
+}
+
+/* Kernels that do all at once, by the type of the tensors and the widths. */
+typedef struct small_instance {
+    int dtype;
+    int64_t c_z, c;
+    gpu_function function;
+} small_instance;
+
+static const small_instance of_small[] = {
+#define INSTANCE(type, c_z, c, kilobytes) { EVO_##type, c_z, c, GPU_HOPPER_TRIMUL_SMALL_##type##_##c_z##_##c },
+    GPU_HOPPER_TRIMUL_SMALL(INSTANCE)
+#undef INSTANCE
+};
+
+/* NULL: none does. A block reads z where others have their outputs, so these are not written in its place. */
+static const small_instance *find_small(const evo_trimul_desc *d) {
+    if (d->n > GPU_HOPPER_TRIMUL_SMALL_N || d->c_out != d->c_z || (d->alias & EVO_ALIAS_INPUT)) return NULL;
+    for (size_t i = 0; i < sizeof of_small / sizeof *of_small; i++)
+        if (of_small[i].dtype == (int)d->z.dtype && of_small[i].c_z == d->c_z && of_small[i].c == d->c)
+            return &of_small[i];
+    return NULL;
+}
+
+static int64_t small_blocks(const evo_trimul_desc *d, int64_t batch) {
+    const int64_t across = gpu_blocks(d->n, GPU_HOPPER_TRIMUL_SMALL_SIDE);
+    return batch * across * across;
 }
 
 static int64_t count_tiles(const evo_trimul_desc *d, int64_t batch) {
@@ -367,11 +397,42 @@ static void choose_finish(const evo_device *device, const evo_trimul_desc *d, in
     form->tuning[FINISH_STAGES] = ring_stages(d, 1 + two);
 }
 
+/*
+ * One launch while its blocks, each of which repeats the projection of its rows, all run at once, as an H200 has it: two on a
+ * multiprocessor, of c_z 128 one.
+ */
+static int choose_order(const evo_device *device, const evo_problem *problem) {
+    const evo_trimul_desc *d = &problem->desc.trimul;
+    const int64_t most = (d->c_z > 64 ? 1 : 2) * gpu_device_properties(device)->compute_units;
+    if (problem->order) return problem->order - 1;
+    return find_small(d) && small_blocks(d, d->batch) <= most ? ONE_LAUNCH : THREE_LAUNCHES;
+}
+
+/* What the pack is, and the kernels that fill it. */
+static evo_status plan_pack(evo_device *device, const evo_trimul_desc *d, evo_form *form) {
+    static const gpu_function functions[] = { GPU_HOPPER_PACK_BF16, GPU_HOPPER_PACK_FP16, GPU_HOPPER_PACK_SIDES };
+    weights unused;
+    form->compute = is_fp16(d) ? EVO_COMPUTE_FP16 : EVO_COMPUTE_BF16;
+    form->pack_layout = GPU_LAYOUT_HOPPER + (d->gate_input == EVO_GATE_RAW ? 1u : 0u) + (is_fp16(d) ? 2u : 0u);
+    form->pack_size = (size_t)map_weights(d, NULL, &unused);
+    return gpu_load(device, functions, (int)(sizeof functions / sizeof *functions));
+}
+
+static evo_status plan_one_launch(evo_device *device, const evo_trimul_desc *d, evo_form *form) {
+    const int64_t n = d->n > 0 ? d->n : 1;
+    form->order = ONE_LAUNCH;
+    form->schedule = (evo_schedule){ d->batch > MOST_BATCH ? MOST_BATCH : d->batch > 0 ? d->batch : 1, n, n, d->c };
+    const gpu_function function = find_small(d)->function;
+    form->tuning[SMALL_KERNEL] = function;
+    const evo_status status = plan_pack(device, d, form);
+    return status == EVO_OK ? gpu_load(device, &function, 1) : status;
+}
+
 static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
     const evo_trimul_desc *d = &problem->desc.trimul;
     const int64_t n = d->n > 0 ? d->n : 1, all = d->batch > 0 ? d->batch : 1;
     buffers none;
-    weights unused;
+    if (choose_order(device, problem) == ONE_LAUNCH) return plan_one_launch(device, d, form);
     const int64_t one = map_buffers(d, 1, NULL, &none);
     const int64_t most =
         d->workspace_limit && d->workspace_limit < BATCH_BYTES ? (int64_t)d->workspace_limit : BATCH_BYTES;
@@ -380,19 +441,15 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     if (batch > MOST_BATCH) batch = MOST_BATCH;
     if (batch < 1) batch = 1;
     form->schedule = (evo_schedule){ batch, n, n, d->c };
-    const evo_status status = gpu_settle(form, map_buffers(d, batch, NULL, &none), d->workspace_limit);
+    evo_status status = gpu_settle(form, map_buffers(d, batch, NULL, &none), d->workspace_limit);
+    if (status == EVO_OK) status = plan_pack(device, d, form);
     if (status != EVO_OK) return status;
-    form->compute = is_fp16(d) ? EVO_COMPUTE_FP16 : EVO_COMPUTE_BF16;
-    form->pack_layout = GPU_LAYOUT_HOPPER + (d->gate_input == EVO_GATE_RAW ? 1u : 0u) + (is_fp16(d) ? 2u : 0u);
-    form->pack_size = (size_t)map_weights(d, NULL, &unused);
     const int64_t shares = column_groups(device, d, batch);
     const gpu_function project_kernel = choose_project(device, d, batch, shares);
     form->tuning[PROJECT_KERNEL] = project_kernel;
     form->tuning[PROJECT_GROUPS] = shares;
     choose_finish(device, d, batch, form);
-    const gpu_function functions[] = { GPU_HOPPER_PACK_BF16,  GPU_HOPPER_PACK_FP16,
-                                       GPU_HOPPER_PACK_SIDES, project_kernel,
-                                       contract_kernel(d),    (gpu_function)form->tuning[FINISH_KERNEL],
+    const gpu_function functions[] = { project_kernel, contract_kernel(d), (gpu_function)form->tuning[FINISH_KERNEL],
                                        GPU_HOPPER_NORM };
     return gpu_load(device, functions, (int)(sizeof functions / sizeof *functions));
 }
@@ -417,6 +474,7 @@ static evo_status norm(const evo_call *call, const evo_tile *tile, const buffers
 static evo_status project(const evo_call *call, const evo_tile *tile) {
     const evo_trimul_desc *d = &call->problem->desc.trimul;
     const int64_t batch = tile->batch.end - tile->batch.begin;
+    if (call->form->order == ONE_LAUNCH) return EVO_OK; /* the last stage does all */
     buffers to;
     weights w;
     map_buffers(d, call->form->schedule.batch, call->workspace, &to);
@@ -446,6 +504,7 @@ static evo_status contract(const evo_call *call, const evo_tile *tile) {
     const evo_trimul_desc *d = &call->problem->desc.trimul;
     const int64_t batch = tile->batch.end - tile->batch.begin;
     const int columns = contract_columns(d);
+    if (call->form->order == ONE_LAUNCH) return EVO_OK;
     buffers w;
     weights packed;
     map_buffers(d, call->form->schedule.batch, call->workspace, &w);
@@ -469,10 +528,39 @@ static evo_status contract(const evo_call *call, const evo_tile *tile) {
     return gpu_launch_early(call, contract_kernel(d), gpu_persistent(call, tiles), &params, sizeof params);
 }
 
+static evo_status all_at_once(const evo_call *call, const evo_tile *tile) {
+    const evo_trimul_desc *d = &call->problem->desc.trimul;
+    const evo_trimul_args *args = &call->args.trimul;
+    const int64_t begin = tile->batch.begin;
+    weights w;
+    map_weights(d, call->pack, &w);
+    const gpu_hopper_trimul_small_params params = {
+        .z = tensor_from(&d->z, args->z, begin),
+        .mask = tensor_from(&d->mask, args->mask, begin),
+        .residual = tensor_from(&d->residual, args->residual, begin),
+        .out = tensor_from(&d->out, args->out, begin),
+        .weight = w.project,
+        .gate_weight = w.gate,
+        .out_weight = w.out,
+        .bias = w.project_bias,
+        .out_bias = w.out_bias,
+        .scale = w.side_scale,
+        .out_scale = w.out_scale,
+        .n = (int32_t)d->n,
+        .incoming = d->direction == EVO_INCOMING,
+        .raw_gate = d->gate_input == EVO_GATE_RAW,
+        .eps = (float)d->layer_norm_eps,
+        .mask_unit = mask_unit(d),
+    };
+    return gpu_launch_early(call, (gpu_function)call->form->tuning[SMALL_KERNEL],
+                            small_blocks(d, tile->batch.end - begin), &params, sizeof params);
+}
+
 static evo_status finish(const evo_call *call, const evo_tile *tile) {
     const evo_trimul_desc *d = &call->problem->desc.trimul;
     const evo_trimul_args *args = &call->args.trimul;
     const int64_t batch = tile->batch.end - tile->batch.begin;
+    if (call->form->order == ONE_LAUNCH) return all_at_once(call, tile);
     buffers from;
     weights w;
     map_buffers(d, call->form->schedule.batch, call->workspace, &from);
@@ -568,11 +656,19 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
     }
     for (int t = 0; t < 3; t++)
         if (tensors[t]->dtype != EVO_NONE && !copies_take(d, tensors[t], names[t], why)) return false;
+    if (problem->order == 1 + ONE_LAUNCH && !find_small(d)) {
+        evo_text_add(why, "takes one launch for c of 32, c_z = c_out of 32, 64 and 128, n to %d, not in z's place",
+                     GPU_HOPPER_TRIMUL_SMALL_N);
+        return false;
+    }
     return true;
 }
 
+static const char *const orders[] = { "hopper/three-launches", "hopper/one-launch", NULL };
+
 const evo_kernel gpu_trimul_hopper = {
     .name = "hopper",
+    .orders = orders,
     .supports = supports,
     .plan = plan,
     .stage = { [EVO_STAGE_PACK] = pack,

@@ -68,6 +68,7 @@ static const struct {
     { "trimul:hopper", "takes tensors all in" },
     { "trimul:hopper", "takes tensors in fp32 only with gates of the normed z" },
     { "trimul:hopper", "takes tensors whose last stride is 1" },
+    { "trimul:hopper/one-launch", "takes one launch for c of 32" },
 };
 
 static int may_refuse(const char *text) {

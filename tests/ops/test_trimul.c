@@ -301,7 +301,7 @@ static void test_masks(void **state) {
 
 /* Which tier a chip with matrix units takes: the best that it has, but for IEEE products, which are the portable one's. */
 static void test_tiers(void **state) {
-    const char *const best = test_has_hopper(judge_context) ? "hopper" : "tensor";
+    const char *const best = test_has_hopper(judge_context) ? "hopper/three-launches" : "tensor";
     const struct {
         evo_dtype dtype;
         evo_compute compute;

@@ -15,6 +15,7 @@
 static const char *const types[] = { "dtype=bf16", "dtype=fp16", "dtype=fp32,compute=tf32" }, *const directions[] = {
     "outgoing", "incoming"
 };
+static const char usual_kernels[] = "opm:hopper/outer-first,trimul:hopper/three-launches";
 static int has_tier;
 
 static evo_trimul_desc usual(void) {
@@ -118,6 +119,69 @@ static void test_refusals(void **state) {
     d = usual();
     d.workspace_limit = 1;
     REFUSED(try_plan(&d), EVO_ERROR_WORKSPACE_LIMIT, "hopper", "at least");
+}
+
+/* The module that one launch does, and the form of it that the tier takes. */
+static evo_trimul_desc small_module(void) {
+    evo_trimul_desc d = usual();
+    d.n = 32;
+    d.c_z = 64;
+    d.c = 32;
+    return d;
+}
+
+static void test_small_refusals(void **state) {
+    evo_trimul_desc d = small_module();
+    (void)state;
+    if (!has_tier) skip();
+    d.kernel = "hopper/one-launch";
+    OK(try_plan(&d));
+    d.alias = EVO_ALIAS_INPUT;
+    refuse(d, "one launch");
+    d.alias = EVO_ALIAS_NONE;
+    d.n = 33;
+    refuse(d, "one launch");
+    d.n = 32;
+    d.c = 64;
+    refuse(d, "one launch");
+    d.c = 32;
+    d.c_z = 256;
+    refuse(d, "one launch");
+    d.c_z = 64;
+    d.c_out = 32;
+    refuse(d, "one launch");
+}
+
+/* The order that the tier takes if nobody asks for one: one launch while its blocks are no more than two a multiprocessor, of c_z 128 one. */
+static void test_orders(void **state) {
+    static const struct {
+        int64_t batch, n, c_z;
+        unsigned alias;
+        const char *order;
+    } cases[] = {
+        { 1, 1, 64, EVO_ALIAS_NONE, "hopper/one-launch" },       { 2, 8, 64, EVO_ALIAS_NONE, "hopper/one-launch" },
+        { 3, 4, 32, EVO_ALIAS_RESIDUAL, "hopper/one-launch" },   { 5, 32, 64, EVO_ALIAS_NONE, "hopper/three-launches" },
+        { 2, 8, 64, EVO_ALIAS_INPUT, "hopper/three-launches" },  { 1, 33, 64, EVO_ALIAS_NONE, "hopper/three-launches" },
+        { 1, 4, 256, EVO_ALIAS_NONE, "hopper/three-launches" },  { 1, 8, 128, EVO_ALIAS_NONE, "hopper/one-launch" },
+        { 3, 32, 128, EVO_ALIAS_NONE, "hopper/three-launches" },
+    };
+    (void)state;
+    if (!has_tier) skip();
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        evo_trimul_desc d = small_module();
+        evo_plan *plan = NULL;
+        evo_plan_info info = EVO_PLAN_INFO_INIT;
+        d.batch = cases[i].batch;
+        d.n = cases[i].n;
+        d.c_z = cases[i].c_z;
+        d.alias = cases[i].alias;
+        if (d.alias == EVO_ALIAS_RESIDUAL) d.residual.dtype = EVO_BF16;
+        OK(evo_trimul_plan_create(judge_context, &d, &plan));
+        OK(evo_plan_get_info(plan, &info));
+        assert_string_equal(info.kernel, cases[i].order);
+        if (strcmp(info.kernel, "hopper/one-launch") == 0) assert_int_equal(info.workspace_size, 0);
+        evo_plan_destroy(plan);
+    }
 }
 
 /* Simulated devices, and others with sanitizers. */
@@ -260,6 +324,9 @@ static void test_special_values(void **state) {
                      directions[i % 2]);
             judge_special(judge_context, text, tensors[i], (double)NAN);
             if (!strstr(tensors[i], "weight")) judge_special(judge_context, text, tensors[i], (double)INFINITY);
+            setenv("EVO_KERNEL", "trimul:hopper/one-launch", 1);
+            judge_special(judge_context, text, tensors[i], (double)(strstr(tensors[i], "weight") ? NAN : INFINITY));
+            setenv("EVO_KERNEL", usual_kernels, 1);
         }
 }
 
@@ -286,6 +353,9 @@ static void test_closed_gates(void **state) {
             /* exp(-9.7) is 2^-14; steps that bf16 holds */
             for (int64_t e = 0; e < bias->count; e++) bias->values[e] = -8.0 - 0.0625 * (double)(e % 28);
             judge_case(judge_context, &c);
+            setenv("EVO_KERNEL", "trimul:hopper/one-launch", 1);
+            judge_case(judge_context, &c);
+            setenv("EVO_KERNEL", usual_kernels, 1);
             case_destroy(&c);
         }
 }
@@ -316,6 +386,11 @@ static void test_masks_beyond(void **state) {
         assert_true(most > 0.0);
         for (int64_t e = 0; e < mask->count; e++) mask->values[e] *= 1024.0 / most;
         judge_case(judge_context, &c);
+        if (strstr(texts[i], "c_z=32,c=32") || strstr(texts[i], "c_z=64,c=32,mask")) {
+            setenv("EVO_KERNEL", "trimul:hopper/one-launch", 1);
+            judge_case(judge_context, &c);
+            setenv("EVO_KERNEL", usual_kernels, 1);
+        }
         case_destroy(&c);
     }
 }
@@ -355,6 +430,47 @@ static void test_workspace(void **state) {
                         fail_msg("n %lld, c %lld: %f n^2 c numbers, expected %f", (long long)n, (long long)widths[w],
                                  numbers, most);
                 }
+}
+
+/* Small modules in one launch: all widths; rows, columns and k that a block has in part. */
+static void test_small(void **state) {
+    static const struct {
+        const char *widths, *rest;
+    } cases[] = {
+        { "c_z=64,c=32", "n=32,b=2" },
+        { "c_z=32,c=32", "n=31,b=3,mask=random,mask_dtype=uint8" },
+        { "c_z=64,c=32", "n=4,b=3,residual=1" },
+        { "c_z=32,c=32", "n=3,b=2,mask=fractional,mask_dtype=fp64" },
+        { "c_z=64,c=32", "n=1" },
+        { "c_z=128,c=32", "n=30" },
+        { "c_z=128,c=32", "n=7,residual=1,b=2" },
+        { "c_z=64,c=32", "n=2,variant=boltz" },
+        { "c_z=64,c=32", "n=17,residual=1,alias=residual" },
+        { "c_z=32,c=32", "n=16,layout=padded,residual=1,b=2" },
+        { "c_z=64,c=32", "n=9,biases=none" },
+        { "c_z=64,c=32", "n=9,mask=none,variant=megafold" },
+        { "c_z=64,c=32", "n=13,mask=large,mask_dtype=fp32" },
+        { "c_z=32,c=32", "n=9,mask=row,mask_dtype=bf16" },
+        { "c_z=64,c=32", "n=9,mask=all,mask_dtype=fp16" },
+        { "c_z=64,c=32", "n=9,input=constant" },
+        { "c_z=64,c=32", "n=9,input=nan,b=2" },
+        { "c_z=64,c=32", "n=9,input=inf,b=2,residual=1" },
+        { "c_z=64,c=32", "n=9,weights=mixed,weight_layout=interleaved,runs=3" },
+    };
+    const uint64_t seed = test_seed(46);
+    (void)state;
+    if (!has_tier) skip();
+    setenv("EVO_KERNEL", "trimul:hopper/one-launch", 1);
+    for (size_t i = 0; i < COUNT(cases); i++) judge_all(cases[i].widths, cases[i].rest, seed + i, 6);
+    judge_text(judge_context, "trimul(dtype=bf16,n=9,c_z=64,c=32,variant=mean)", seed);
+    judge_text(judge_context, "trimul(dtype=fp16,n=9,c_z=32,c=32,variant=mean,residual=1)", seed);
+    for (size_t t = 0; t < COUNT(types); t++) {
+        char text[CASE_NAME_SIZE];
+        snprintf(text, sizeof text, "trimul(%s,b=3,n=9,c_z=64,c=32,residual=1)", types[t]);
+        judge_split(judge_context, text);
+        judge_graph(judge_context, text);
+    }
+    setenv("EVO_KERNEL", usual_kernels, 1);
 }
 
 static void test_batches_and_graphs(void **state) {
@@ -566,8 +682,6 @@ static void test_opm_widths(void **state) {
     for (size_t i = 0; i < COUNT(cases); i++) judge_opm(cases[i].widths, cases[i].rest, seed + i);
 }
 
-static const char usual_kernels[] = "opm:hopper/outer-first,trimul:hopper";
-
 /* Small modules in one launch: the largest, and rows, i, j and channels of z that a block has in part. */
 static void test_opm_small(void **state) {
     static const char *const rests[] = {
@@ -652,6 +766,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_elsewhere),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_small_refusals),
+        cmocka_unit_test(test_orders),
         cmocka_unit_test(test_widths),
         cmocka_unit_test(test_streamed),
         cmocka_unit_test(test_sizes),
@@ -660,6 +776,7 @@ int main(void) {
         cmocka_unit_test(test_closed_gates),
         cmocka_unit_test(test_masks_beyond),
         cmocka_unit_test(test_workspace),
+        cmocka_unit_test(test_small),
         cmocka_unit_test(test_batches_and_graphs),
         cmocka_unit_test(test_opm_elsewhere),
         cmocka_unit_test(test_opm_refusals),

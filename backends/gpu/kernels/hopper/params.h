@@ -62,6 +62,19 @@ enum {
     X(BF16, 128, 32) X(BF16, 128, 64) X(BF16, 128, 128) X(FP16, 128, 32) X(FP16, 128, 64) X(FP16, 128, 128)
 
 /*
+ * Instances of the kernel that does all at once, N to GPU_HOPPER_TRIMUL_SMALL_N: X(type of the tensors, c_z, c, kilobytes of shared
+ * memory), with c_out = c_z. Tensors in fp32 are products in fp16. Two blocks share a multiprocessor.
+ */
+enum {
+    GPU_HOPPER_TRIMUL_SMALL_N = 32,
+    GPU_HOPPER_TRIMUL_SMALL_SIDE = 4, /* i and j of a block */
+    GPU_HOPPER_TRIMUL_SMALL_THREADS = 256
+};
+#define GPU_HOPPER_TRIMUL_SMALL_OF(X, type) X(type, 32, 32, 37) X(type, 64, 32, 65) X(type, 128, 32, 113)
+#define GPU_HOPPER_TRIMUL_SMALL(X)                                                                                    \
+    GPU_HOPPER_TRIMUL_SMALL_OF(X, BF16) GPU_HOPPER_TRIMUL_SMALL_OF(X, FP16) GPU_HOPPER_TRIMUL_SMALL_OF(X, FP32)
+
+/*
  * Scales, for fp16 only (bf16 has the range of fp32): powers of two that keep what is stored in range, known when the weights
  * are packed, but for the mask's.
  *   a, b      times 2^GPU_HOPPER_SIDE_BITS over a bound of each channel at a mask of 1, and over mask_max where that is above 1
@@ -159,5 +172,17 @@ typedef struct gpu_hopper_finish_params {
     float eps, t_scale;
     const float *largest, *mask_scale, *out_scale; /* fp16; out_scale [c_out] */
 } gpu_hopper_finish_params;
+
+/* evo_hopper_trimul_small_*: from z to the output; grid x: blocks of 4 x 4 pairs, j fastest, then i, then batch entries. */
+typedef struct gpu_hopper_trimul_small_params {
+    gpu_tensor z, mask, residual, out;
+    const void *weight, *gate_weight, *out_weight; /* as project's and finish's */
+    const uint64_t *bias, *out_bias;               /* [4 c][2], [2 c_out][2] */
+    const float *scale, *out_scale;                /* fp16: [c] and the largest, see gpu_hopper_sides_params; [c_out] */
+    int32_t n, incoming;
+    int32_t raw_gate; /* z is not normed for it */
+    float eps, mask_unit;
+    int32_t unused;
+} gpu_hopper_trimul_small_params;
 
 #endif

@@ -108,6 +108,24 @@ EVO_DEVICE float gated(float value, float exponent, float inverse = 1.0f) {
     return value * hardware_reciprocal(multiply_add(hardware_exp2(exponent), inverse, inverse));
 }
 
+/* Of 0 the largest number, in place of infinity: beside a gate that is open to the last bit infinity would meet a 0. */
+EVO_DEVICE float inverse_mask(float mask) {
+    const float inverse = hardware_reciprocal(mask);
+    return bits_float((float_bits(inverse) & 0x7fffffffu) == 0x7f800000u ? float_bits(inverse) - 1
+                                                                         : float_bits(inverse));
+}
+
+/* Channels of a chunk, gated and masked, 16 a row of r, as store_fragments_transposed() takes them. */
+template <int TYPE, int COUNT>
+EVO_DEVICE void gate_chunk(const float (&d)[COUNT], const float (&inverse)[2], uint32_t (&r)[COUNT / 16][4]) {
+    EVO_UNROLL
+    for (int m = 0; m < COUNT / 16; m++) EVO_UNROLL
+    for (int e = 0; e < 4; e++) {
+        const float *value = &d[(2 * m + e / 2) * 8 + e % 2 * 2], *gate = value + 4;
+        r[m][e] = pack<TYPE>(gated(value[0], gate[0], inverse[e % 2]), gated(value[1], gate[1], inverse[e % 2]));
+    }
+}
+
 /* The eps of t's LayerNorm at the scale that t has. */
 template <int TYPE> EVO_DEVICE float t_eps(const gpu_hopper_finish_params &p) {
     if (TYPE != GPU_FP16) return p.eps;
