@@ -46,6 +46,17 @@ EVO_DEVICE float power_of_two(int e) {
     return bits_float(static_cast<uint32_t>(e + 127) << 23);
 }
 
+/* A mask as it is stored, so that a loop of loads does not branch on its type: 16 bits are a bfloat or a half. */
+template <class NUMBER> EVO_DEVICE float mask_value(NUMBER stored, bool is_bfloat) {
+    if constexpr (sizeof(NUMBER) == 2) {
+        const float bfloat = bfloat_to_float(stored), half = half_to_float(stored);
+        return is_bfloat ? bfloat : half;
+    } else {
+        (void)is_bfloat;
+        return static_cast<float>(stored);
+    }
+}
+
 /* The exponent of the scale of channel j of what a LayerNorm over `count` channels gives. */
 EVO_DEVICE int column_exponent(float weight, float bias, int count) {
     const float most =
