@@ -74,6 +74,7 @@ static const struct {
     [GPU_OPM_OUTER_BF16] = OF_THREADS("opm/tensor_outer", "evo_opm_tensor_outer_bf16"),
     [GPU_OPM_OUTER_FP16] = OF_THREADS("opm/tensor_outer", "evo_opm_tensor_outer_fp16"),
     [GPU_OPM_OUTER_SPLIT] = OF_THREADS("opm/tensor_outer", "evo_opm_tensor_outer_split"),
+    [GPU_OPM_OUTER_TALL_SPLIT] = OF_THREADS("opm/tensor_outer", "evo_opm_tensor_outer_tall_split"),
     [GPU_OPM_OUTER_SMALL_BF16] = OF_THREADS("opm/tensor_outer", "evo_opm_tensor_outer_small_bf16"),
     [GPU_OPM_OUTER_SMALL_FP16] = OF_THREADS("opm/tensor_outer", "evo_opm_tensor_outer_small_fp16"),
     [GPU_OPM_OUTER_SMALL_SPLIT] = OF_THREADS("opm/tensor_outer", "evo_opm_tensor_outer_small_split"),

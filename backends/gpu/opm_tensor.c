@@ -17,7 +17,7 @@ enum {
 enum {
     U_ROWS,  /* rows i whose u is held at a time */
     U_BATCH, /* and batch entries */
-    LARGE,   /* outer first: 1: the form for much shared memory */
+    SHAPE,   /* outer first: index of a tile_form */
     CHUNK,   /* and numbers of S that b's tile holds */
     BESIDE,  /* GPU_OPM_BESIDE */
     TUNING_COUNT
@@ -29,7 +29,7 @@ enum {
     BATCH_BYTES = 64 << 20, /* batch entries go together while a and b take no more than this */
     U_BYTES = 32 << 20,
     LEAST_ROWS = 16, /* of a tile: fewer would save little, as a block takes 64 x 4 pairs */
-    LEAST_COLS = GPU_OPM_TENSOR_COLS,
+    LEAST_COLS = 4,
     MOST_HIDDEN = 128,  /* c */
     MOST_SPLIT = 64,    /* likewise in fp32 */
     MOST_CHANNELS = 384 /* c_m */
@@ -37,15 +37,26 @@ enum {
 
 /* --- Numbers of products --- */
 
+/* What a block of an outer kernel has: see GPU_OPM_SMALL. */
+typedef struct tile_form {
+    gpu_function kernel;
+    int rows, cols, sides, stages, slices;
+} tile_form;
+
+enum {
+    SMALL,
+    LARGE, /* for much shared memory */
+    TALL,  /* likewise: as many pairs of half as many columns, so that b's tile holds more of S */
+    SHAPES
+};
+
 typedef struct number_type {
     evo_compute compute;
     int32_t dtype; /* of operands; GPU_SPLIT for fp32 */
     int64_t bytes;
     int64_t each;            /* rows of a and b are rounded up to so many numbers */
     gpu_function project[3]; /* for 64, 256, 384 channels c_m */
-    gpu_function outer[2];   /* the small form, the large one */
-    int slices[2];           /* of W_o, that a block of each form holds */
-    int sides;               /* c_a at a time in the large form */
+    tile_form outer[SHAPES]; /* no rows: there is none */
     bool weighs;             /* has weight first: */
     gpu_function weigh, combine;
 } number_type;
@@ -56,9 +67,7 @@ static const number_type number_types[] = {
       2,
       8,
       { GPU_OPM_PROJECT_BF16_64, GPU_OPM_PROJECT_BF16_256, GPU_OPM_PROJECT_BF16_384 },
-      { GPU_OPM_OUTER_SMALL_BF16, GPU_OPM_OUTER_BF16 },
-      { 2, 2 },
-      GPU_OPM_LARGE_SIDES,
+      { { GPU_OPM_OUTER_SMALL_BF16, GPU_OPM_SMALL }, { GPU_OPM_OUTER_BF16, GPU_OPM_LARGE } },
       true,
       GPU_OPM_WEIGH_BF16,
       GPU_OPM_COMBINE_BF16 },
@@ -67,9 +76,7 @@ static const number_type number_types[] = {
       2,
       8,
       { GPU_OPM_PROJECT_FP16_64, GPU_OPM_PROJECT_FP16_256, GPU_OPM_PROJECT_FP16_384 },
-      { GPU_OPM_OUTER_SMALL_FP16, GPU_OPM_OUTER_FP16 },
-      { 2, 2 },
-      GPU_OPM_LARGE_SIDES,
+      { { GPU_OPM_OUTER_SMALL_FP16, GPU_OPM_SMALL }, { GPU_OPM_OUTER_FP16, GPU_OPM_LARGE } },
       true,
       GPU_OPM_WEIGH_FP16,
       GPU_OPM_COMBINE_FP16 },
@@ -78,9 +85,9 @@ static const number_type number_types[] = {
       4,
       16,
       { GPU_OPM_PROJECT_SPLIT_64, GPU_OPM_PROJECT_SPLIT_256, GPU_OPM_PROJECT_SPLIT_384 },
-      { GPU_OPM_OUTER_SMALL_SPLIT, GPU_OPM_OUTER_SPLIT },
-      { 1, 2 },
-      1,
+      { { GPU_OPM_OUTER_SMALL_SPLIT, GPU_OPM_SMALL_SPLIT },
+        { GPU_OPM_OUTER_SPLIT, GPU_OPM_LARGE_SPLIT },
+        { GPU_OPM_OUTER_TALL_SPLIT, GPU_OPM_TALL_SPLIT } },
       .weighs = false },
 };
 
@@ -278,27 +285,37 @@ static buffers map_buffers(const evo_call *call) {
     return to;
 }
 
-static int64_t fixed_shared(const number_type *type, bool large) {
-    return large ? GPU_OPM_TENSOR_FIXED(type->sides, GPU_OPM_LARGE_STAGES, type->slices[1], type->bytes)
-                 : GPU_OPM_TENSOR_FIXED(1, GPU_OPM_SMALL_STAGES, type->slices[0], type->bytes);
+static int64_t fixed_shared(const number_type *type, const tile_form *tile) {
+    return GPU_OPM_TENSOR_FIXED(tile->rows, tile->sides, tile->stages, tile->slices, type->bytes);
 }
 
-/* Bytes of S that a row of b's tile may have, a multiple of a step; 0 or less: not even one. */
-static int64_t chunk_bytes(const evo_device *device, const number_type *type, bool large) {
-    const int64_t room = (int64_t)gpu_device_properties(device)->shared_memory_size - fixed_shared(type, large);
-    const int64_t row = room / (GPU_OPM_TENSOR_COLS * GPU_OPM_TENSOR_HIDDEN) - GPU_OPM_TENSOR_PAD;
+/* Bytes of S that a row of b's tile may have, a multiple of a step; 0: not even one. */
+static int64_t chunk_bytes(const evo_device *device, const number_type *type, const tile_form *tile) {
+    if (tile->rows == 0) return 0;
+    const int64_t room = (int64_t)gpu_device_properties(device)->shared_memory_size - fixed_shared(type, tile);
+    const int64_t row = room / (tile->cols * GPU_OPM_TENSOR_HIDDEN) - GPU_OPM_TENSOR_PAD;
     return row < 0 ? 0 : row / GPU_OPM_TENSOR_STEP * GPU_OPM_TENSOR_STEP;
 }
 
-/* The large form where its chunks are long enough that projecting o once a chunk is cheap: half a kilobyte. */
-static void choose_tile(const evo_device *device, const evo_opm_desc *d, evo_form *form) {
-    const number_type *type = type_of(d);
-    const int64_t wanted = gpu_round(s_pad(d) * type->bytes, GPU_OPM_TENSOR_STEP), least = 4 * GPU_OPM_TENSOR_STEP;
-    const int64_t large = gpu_device_properties(device)->has_async_copies ? chunk_bytes(device, type, true) : 0;
-    form->tuning[LARGE] = large >= (wanted < least ? wanted : least) && large > 0;
-    const int64_t most = form->tuning[LARGE] ? large : chunk_bytes(device, type, false);
-    const int64_t bytes = wanted == 0 ? GPU_OPM_TENSOR_STEP : wanted < most ? wanted : most;
-    form->tuning[CHUNK] = bytes / type->bytes;
+static int64_t count_tiles(const evo_opm_desc *d, const tile_form *tile, int64_t batch, int64_t rows, int64_t cols) {
+    return batch * gpu_blocks(rows, tile->rows) * gpu_blocks(cols, tile->cols) *
+           gpu_blocks(d->c_z, GPU_OPM_TENSOR_COLUMNS);
+}
+
+/*
+ * How many of so many tiles a block does alone. A round of blocks that leaves half of the device idle becomes one of half tiles, which take
+ * 0.6 of the time.
+ */
+static const double half_round = 0.6;
+
+static int64_t count_whole(const evo_device *device, int64_t tiles) {
+    const int64_t units = gpu_device_properties(device)->compute_units, rest = tiles % units;
+    return 2 * rest <= units ? tiles - rest : tiles;
+}
+
+static double count_rounds(const evo_device *device, int64_t tiles) {
+    const int64_t units = gpu_device_properties(device)->compute_units, whole = count_whole(device, tiles);
+    return (double)gpu_blocks(whole, units) + (whole < tiles ? half_round : 0.0);
 }
 
 /*
@@ -309,15 +326,33 @@ static void choose_tile(const evo_device *device, const evo_opm_desc *d, evo_for
 static const double number_cost = 400.0, launch_cost = 3e8, weight_first_rate = 1.5;
 
 static double outer_first_products(const evo_device *device, const evo_opm_desc *d, const evo_form *form) {
-    const double pairs = GPU_OPM_TENSOR_ROWS * GPU_OPM_TENSOR_COLS,
-                 s = (double)gpu_round(s_pad(d), GPU_OPM_TENSOR_STEP / type_of(d)->bytes);
-    const double blocks = (double)d->batch * (double)gpu_blocks(d->n, GPU_OPM_TENSOR_ROWS) *
-                          (double)gpu_blocks(d->n, GPU_OPM_TENSOR_COLS) *
-                          (double)gpu_blocks(d->c_z, GPU_OPM_TENSOR_COLUMNS);
-    const double units = (double)gpu_device_properties(device)->compute_units, rounds = ceil(blocks / units);
+    const number_type *type = type_of(d);
+    const tile_form *tile = &type->outer[form->tuning[SHAPE]];
+    const double pairs = tile->rows * tile->cols, s = (double)gpu_round(s_pad(d), GPU_OPM_TENSOR_STEP / type->bytes);
+    const double units = (double)gpu_device_properties(device)->compute_units,
+                 rounds = count_rounds(device, count_tiles(d, tile, d->batch, d->n, d->n));
     const double chunks = (double)gpu_blocks(s_pad(d), form->tuning[CHUNK]);
     const double columns = d->c_z <= GPU_OPM_TENSOR_COLUMNS / 2 ? GPU_OPM_TENSOR_COLUMNS / 2 : GPU_OPM_TENSOR_COLUMNS;
     return rounds * units * pairs * (double)d->c * (double)hidden(d) * (s + columns * chunks);
+}
+
+/*
+ * Forms for much shared memory where their chunks are long enough that projecting o once a chunk is cheap: half a kilobyte; of two
+ * such forms that which multiplies less.
+ */
+static void choose_tile(const evo_device *device, const evo_opm_desc *d, evo_form *form) {
+    const number_type *type = type_of(d);
+    const int64_t wanted = gpu_round(s_pad(d) * type->bytes, GPU_OPM_TENSOR_STEP), least = 4 * GPU_OPM_TENSOR_STEP;
+    const bool has_large = gpu_device_properties(device)->has_async_copies;
+    for (int shape = SMALL; shape < SHAPES; shape++) {
+        const tile_form *tile = &type->outer[shape];
+        const int64_t most = chunk_bytes(device, type, tile), bytes = wanted < most ? wanted : most;
+        if (shape != SMALL && (!has_large || most == 0 || most < (wanted < least ? wanted : least))) continue;
+        evo_form own = *form;
+        own.tuning[SHAPE] = shape;
+        own.tuning[CHUNK] = (wanted == 0 ? GPU_OPM_TENSOR_STEP : bytes) / type->bytes;
+        if (shape < TALL || outer_first_products(device, d, &own) < outer_first_products(device, d, form)) *form = own;
+    }
 }
 
 static double outer_first_cost(const evo_device *device, const evo_opm_desc *d, const evo_form *form) {
@@ -412,7 +447,7 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
                                  GPU_TENSOR_PACK_NORM,
                                  GPU_OPM_PACK_OUT,
                                  project_function(d),
-                                 type->outer[form->tuning[LARGE]],
+                                 type->outer[form->tuning[SHAPE]].kernel,
                                  GPU_TENSOR_MASK_ROWS,
                                  type->weigh,
                                  type->combine };
@@ -555,14 +590,14 @@ gpu_opm_tensor_outer_params gpu_opm_outer_of(const evo_call *call, const evo_til
 static evo_status outer_first(const evo_call *call, const evo_tile *tile) {
     const evo_opm_desc *d = &call->problem->desc.opm;
     const number_type *type = type_of(d);
-    const bool large = call->form->tuning[LARGE];
-    const gpu_opm_tensor_outer_params params = gpu_opm_outer_of(call, tile);
-    const int64_t shared = fixed_shared(type, large) + GPU_OPM_TENSOR_TILE(params.chunk * type->bytes);
-    return gpu_launch_shared(call, type->outer[large],
-                             gpu_blocks(params.row_count, GPU_OPM_TENSOR_ROWS) *
-                                 gpu_blocks(params.col_count, GPU_OPM_TENSOR_COLS),
-                             gpu_blocks(d->c_z, GPU_OPM_TENSOR_COLUMNS), tile->batch.end - tile->batch.begin,
-                             (size_t)shared, &params, sizeof params);
+    const tile_form *form = &type->outer[call->form->tuning[SHAPE]];
+    gpu_opm_tensor_outer_params params = gpu_opm_outer_of(call, tile);
+    const int64_t shared = fixed_shared(type, form) + GPU_OPM_TENSOR_TILE(form->cols, params.chunk * type->bytes),
+                  tiles = count_tiles(d, form, tile->batch.end - tile->batch.begin, params.row_count, params.col_count),
+                  whole = count_whole(call->device, tiles);
+    params.whole = (uint32_t)whole;
+    return gpu_launch_shared(call, form->kernel, whole + 2 * (tiles - whole), 1, 1, (size_t)shared, &params,
+                             sizeof params);
 }
 
 /* u of some rows of some batch entries, then their outputs. */
@@ -646,7 +681,7 @@ static bool takes_sizes(const evo_device *device, const evo_opm_desc *d, evo_tex
     const size_t shared = gpu_device_properties(device)->shared_memory_size;
     const int64_t positions = type->bytes == 4 ? GPU_OPM_TENSOR_POSITIONS / 2 : GPU_OPM_TENSOR_POSITIONS;
     const int64_t wanted = GPU_OPM_TENSOR_PROJECT_SHARED(positions, depth(d) * type->bytes, type->bytes);
-    if ((uint64_t)wanted > shared || chunk_bytes(device, type, false) <= 0) {
+    if ((uint64_t)wanted > shared || chunk_bytes(device, type, &type->outer[SMALL]) <= 0) {
         evo_text_add(why, "needs %lld bytes of shared memory a block, the device has %zu", (long long)wanted, shared);
         return false;
     }

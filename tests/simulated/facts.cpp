@@ -12,14 +12,17 @@
 
 namespace simulated {
 
-/* A chip without kernels of its own runs those of one that executes the same instructions. */
+/*
+ * A chip without kernels of its own runs those of one that executes the same instructions. Some have few multiprocessors, so that small cases
+ * have more blocks than these.
+ */
 static const facts table[] = {
-    { "sm_80", "Simulated sm_80", "sm_80", 8, 0, 108, 32, 48 << 10, 163 << 10, 1024, 0x7fffffff, 65535 },
+    { "sm_80", "Simulated sm_80", "sm_80", 8, 0, 5, 32, 48 << 10, 163 << 10, 1024, 0x7fffffff, 65535 },
     { "sm_86", "Simulated sm_86", "sm_80", 8, 6, 84, 32, 48 << 10, 99 << 10, 1024, 0x7fffffff, 65535 },
     { "sm_90", "Simulated sm_90, of few multiprocessors", "sm_90", 9, 0, 6, 32, 48 << 10, 227 << 10, 1024, 0x7fffffff,
       65535 },
     { "gfx90a", "gfx90a:sramecc+:xnack-", "gfx90a", 9, 0, 104, 64, 64 << 10, 64 << 10, 1024, 0x7fffffff, 65535 },
-    { "gfx942", "gfx942:sramecc+:xnack-", "gfx942", 9, 4, 304, 64, 64 << 10, 64 << 10, 1024, 0x7fffffff, 65535 },
+    { "gfx942", "gfx942:sramecc+:xnack-", "gfx942", 9, 4, 7, 64, 64 << 10, 64 << 10, 1024, 0x7fffffff, 65535 },
     { "gfx1100", "gfx1100", "gfx1100", 11, 0, 48, 32, 64 << 10, 64 << 10, 1024, 0x7fffffff, 65535 },
     { "gfx1201", "gfx1201", "gfx1201", 12, 0, 32, 32, 64 << 10, 64 << 10, 1024, 0x7fffffff, 65535 },
 };

@@ -71,20 +71,17 @@ typedef struct gpu_opm_combine_params {
 /* --- Tier `tensor` --- */
 
 enum {
-    GPU_OPM_TENSOR_ROWS = 64, /* a block of the outer kernels takes 64 x 4 pairs (i, j) */
-    GPU_OPM_TENSOR_COLS = 4,
-    GPU_OPM_TENSOR_HIDDEN = 32,   /* c_b at a time */
-    GPU_OPM_TENSOR_COLUMNS = 128, /* channels of the output a block */
+    GPU_OPM_TENSOR_PAIRS = 256,                         /* of a block of the outer kernels, at most */
+    GPU_OPM_PAIR_BYTES = 8 * GPU_OPM_TENSOR_PAIRS + 32, /* what it notes about them */
+    GPU_OPM_TENSOR_HIDDEN = 32,                         /* c_b at a time */
+    GPU_OPM_TENSOR_COLUMNS = 128,                       /* channels of the output a block */
     GPU_OPM_TENSOR_THREADS = 256,
     GPU_OPM_TENSOR_POSITIONS =
         64, /* of a block of the project kernel (half as many of four bytes); and its channels at a time */
     GPU_OPM_TENSOR_STEP = 128, /* bytes of S a stage */
     GPU_OPM_TENSOR_PAD = 16,   /* bytes between rows in shared memory, against bank conflicts */
     GPU_OPM_TENSOR_BAND = 8,   /* blocks of rows that run side by side */
-    GPU_OPM_SMALL_STAGES = 2,  /* and 1 c_a at a time */
-    GPU_OPM_LARGE_SIDES = 2,   /* c_a at a time, and stages, where shared memory has room */
-    GPU_OPM_LARGE_STAGES = 3,
-    GPU_OPM_WEIGH_ROWS = 128, /* (q, c_b) and positions of a block of the weigh kernel */
+    GPU_OPM_WEIGH_ROWS = 128,  /* (q, c_b) and positions of a block of the weigh kernel */
     GPU_OPM_WEIGH_COLS = 64,
     GPU_OPM_COMBINE_ROWS = 64, /* j and channels of a block of the combine kernel */
     GPU_OPM_COMBINE_COLS = 128,
@@ -94,14 +91,21 @@ enum {
 };
 
 /*
- * Dynamic shared memory of the outer kernels, in bytes: what is fixed for a form (c_a at a time, stages, slices of W_o, bytes
- * of a number), and with `chunk` bytes of each row of b's tile.
+ * Forms of the outer kernels: rows i and columns j of a block, c_a at a time, stages of a, slices of W_o. Large and tall where shared
+ * memory has room; sums of split numbers take registers twice.
  */
-#define GPU_OPM_TENSOR_FIXED(sides, stages, slices, bytes)                                                            \
-    (2 * GPU_OPM_TENSOR_ROWS * GPU_OPM_TENSOR_COLS * 4 +                                                              \
+#define GPU_OPM_SMALL 64, 4, 1, 2, 2
+#define GPU_OPM_SMALL_SPLIT 64, 4, 1, 2, 1
+#define GPU_OPM_LARGE 64, 4, 2, 3, 2
+#define GPU_OPM_LARGE_SPLIT 64, 4, 1, 3, 2
+#define GPU_OPM_TALL_SPLIT 128, 2, 1, 3, 2
+
+/* Their dynamic shared memory, in bytes: what is fixed for a form (bytes: of a number), and with `chunk` bytes of each row of b's tile. */
+#define GPU_OPM_TENSOR_FIXED(rows, sides, stages, slices, bytes)                                                      \
+    (GPU_OPM_PAIR_BYTES +                                                                                             \
      (slices) * (sides) * GPU_OPM_TENSOR_COLUMNS * (GPU_OPM_TENSOR_HIDDEN * (bytes) + GPU_OPM_TENSOR_PAD) +           \
-     (stages) * (sides) * GPU_OPM_TENSOR_ROWS * (GPU_OPM_TENSOR_STEP + GPU_OPM_TENSOR_PAD))
-#define GPU_OPM_TENSOR_TILE(chunk) (GPU_OPM_TENSOR_COLS * GPU_OPM_TENSOR_HIDDEN * ((chunk) + GPU_OPM_TENSOR_PAD))
+     (stages) * (sides) * (rows) * (GPU_OPM_TENSOR_STEP + GPU_OPM_TENSOR_PAD))
+#define GPU_OPM_TENSOR_TILE(cols, chunk) ((cols) * GPU_OPM_TENSOR_HIDDEN * ((chunk) + GPU_OPM_TENSOR_PAD))
 
 /* Of the kernels whose blocks have GPU_BLOCK_WAVES waves: a block's positions with a row of `row` bytes each; two stages. */
 #define GPU_OPM_TENSOR_PROJECT_SHARED(positions, row, bytes)                                                          \
@@ -151,6 +155,8 @@ typedef struct gpu_opm_tensor_outer_params {
     int32_t z_rows;        /* c_z rounded up to 16 */
     int32_t mask_b;        /* 1: b carries the mask too */
     int32_t mask_exponent; /* fp16: a and b are 2^-mask_exponent times what the weights' scales say, for each side */
+    uint32_t
+        whole; /* blocks that have a tile each: [batch][groups of channels of z][tiles]; later ones have half a tile */
     const int32_t
         *mask_exponents; /* fp32: [batch][n], a and b are divided by 2^theirs where they are masked; NULL: by 1 */
     int64_t n;

@@ -24,12 +24,12 @@ struct channel_quad {
 };
 
 /*
- * Writes 16 pairs x 64 channels; `at(row, &i, &j, &n, &scale)` says which pair a row is, its normaliser and what its sums are
+ * Writes 16 pairs x 64 channels of a batch entry; `at(row, &i, &j, &n, &scale)` says which pair a row is, its normaliser and what its sums are
  * multiplied by beside the channels' scales, and false if there is no such pair.
  */
 template <class PLACE>
-EVO_DEVICE void write_tiles(const gpu_opm_output &o, const sums (&z)[OUT_COLUMNS / TILE_SIDE], const channel_quad &quad,
-                            float *memory, const PLACE &at) {
+EVO_DEVICE void write_tiles(const gpu_opm_output &o, int64_t batch, const sums (&z)[OUT_COLUMNS / TILE_SIDE],
+                            const channel_quad &quad, float *memory, const PLACE &at) {
     constexpr int QUADS = OUT_COLUMNS / 4, AT_ONCE = WAVE / QUADS;
     static_assert(WAVE % QUADS == 0, "a lane keeps its channels");
     wave_barrier();
@@ -38,7 +38,6 @@ EVO_DEVICE void write_tiles(const gpu_opm_output &o, const sums (&z)[OUT_COLUMNS
     for (int e = 0; e < TILE_SUMS; e++) memory[tile_row(e) * OUT_PITCH + t * TILE_SIDE + tile_column(e)] = z[t].v[e];
     wave_barrier();
     if (quad.column >= o.c_z) return;
-    const int64_t batch = o.batch_begin + block_z();
     for (int row = lane_number() / QUADS; row < TILE_SIDE; row += AT_ONCE) {
         int64_t i, j;
         float n, scale, x[4];

@@ -95,7 +95,8 @@ template <class T> EVO_DEVICE void combine(const gpu_opm_tensor_combine_params &
     quad.start(p.output, p.z_scale, first_q + own_q);
     EVO_UNROLL
     for (int d = 0; d < DOWN; d++) {
-        write_tiles(p.output, sum[d], quad, reinterpret_cast<float *>(ring) + wave * OUT_FLOATS,
+        write_tiles(p.output, p.output.batch_begin + block_z(), sum[d], quad,
+                    reinterpret_cast<float *>(ring) + wave * OUT_FLOATS,
                     [&](int row, int64_t *pair_i, int64_t *pair_j, float *normal, float *scale) {
                         const int j = own_j + d * TILE_SIDE + row;
                         float count = 0.0f;
