@@ -1,6 +1,7 @@
 /* opm.c: tier `portable` of the outer product mean: which order and tiles, the buffers, and the launches of each stage. */
-#include "backends/gpu/kernels/opm/params.h"
+#include <math.h>
 
+#include "backends/gpu/kernels/opm/params.h"
 #include "backends/gpu/launch.h"
 #include "backends/gpu/opm_tensor.h"
 
@@ -102,26 +103,37 @@ static buffers map_buffers(const evo_call *call) {
     return to;
 }
 
-/* Multiply-adds of each order for one batch entry, with the padding of its tiles. */
-static double outer_first_cost(const evo_opm_desc *d) {
-    const double hidden = (double)gpu_round(d->c, GPU_OPM_HIDDEN), n4 = (double)gpu_round(d->n, GPU_OPM_SIDE);
-    const double columns = (double)gpu_round(d->c_z, GPU_OPM_COLUMNS), blocks = columns / (double)GPU_OPM_COLUMNS;
-    return n4 * n4 * hidden * hidden * ((double)d->s * blocks + columns);
+/*
+ * The time of each order in multiply-adds of the whole device, with the padding of tiles and with units that have none. A launch takes an H200
+ * as long as 6e7 of them.
+ */
+static const double launch_cost = 6e7;
+
+static double rounds_cost(const evo_device *device, double blocks, double each) {
+    const double units = (double)gpu_device_properties(device)->compute_units;
+    return ceil(blocks / units) * units * each;
 }
 
-static double weight_first_cost(const evo_opm_desc *d) {
-    const double s = (double)d->s, n = (double)d->n, c = (double)d->c, z = (double)z_pitch(d);
-    const double columns = (double)gpu_round(d->c_z, GPU_OPM_COLUMNS);
-    const double weigh = (double)gpu_round(d->s * d->n, 128) * c * (double)gpu_round((int64_t)(c * z), 128);
-    return weigh + n * (double)gpu_round(d->n, 128) * columns * c * s;
+static double outer_first_cost(const evo_device *device, const evo_opm_desc *d) {
+    const double hidden = (double)gpu_round(d->c, GPU_OPM_HIDDEN), side = (double)gpu_blocks(d->n, GPU_OPM_SIDE);
+    const double blocks = (double)d->batch * side * side * (double)gpu_blocks(d->c_z, GPU_OPM_COLUMNS);
+    return rounds_cost(device, blocks, GPU_OPM_PAIRS * hidden * hidden * ((double)d->s + GPU_OPM_COLUMNS));
 }
 
-static bool weight_first_is_cheaper(const evo_opm_desc *d) {
-    return d->s > 0 && weight_first_cost(d) < outer_first_cost(d);
+static double weight_first_cost(const evo_device *device, const evo_opm_desc *d) {
+    const double tile = 128.0 * 128.0, c = (double)d->c;
+    const double weigh = (double)gpu_blocks(d->s * d->n, 128) * (double)gpu_blocks((int64_t)d->c * z_pitch(d), 128);
+    const double combine = (double)d->n * (double)gpu_blocks(d->n, 128) * (double)gpu_blocks(d->c_z, GPU_OPM_COLUMNS);
+    return (double)d->batch *
+           (rounds_cost(device, weigh, tile * c) + rounds_cost(device, combine, tile * c * (double)d->s) + launch_cost);
 }
 
-double gpu_opm_portable_cost(const evo_opm_desc *d) {
-    return (double)d->batch * (weight_first_is_cheaper(d) ? weight_first_cost(d) : outer_first_cost(d));
+static bool weight_first_is_cheaper(const evo_device *device, const evo_opm_desc *d) {
+    return d->s > 0 && weight_first_cost(device, d) < outer_first_cost(device, d);
+}
+
+double gpu_opm_portable_cost(const evo_device *device, const evo_opm_desc *d) {
+    return weight_first_is_cheaper(device, d) ? weight_first_cost(device, d) : outer_first_cost(device, d);
 }
 
 static bool fits(const evo_opm_desc *d, const evo_form *form) {
@@ -166,7 +178,7 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     /* Blocks of u start at quads of rows, as a's quads of positions are copied whole. */
     const int64_t u_rows = row > 0 ? U_BYTES / row / GPU_OPM_SIDE * GPU_OPM_SIDE : 0;
     const bool can = u_rows > 0 && !divides_by_zero;
-    const int cheaper = can && weight_first_is_cheaper(d) ? WEIGHT_FIRST : OUTER_FIRST;
+    const int cheaper = can && weight_first_is_cheaper(device, d) ? WEIGHT_FIRST : OUTER_FIRST;
     form->order = problem->order ? problem->order - 1 : cheaper;
     if (form->order == WEIGHT_FIRST && !can)
         return evo_fail(EVO_ERROR_UNSUPPORTED, "weight first %s",

@@ -361,15 +361,14 @@ static double outer_first_cost(const evo_device *device, const evo_opm_desc *d, 
 
 /*
  * Whether tier `portable` takes less time in fp32, which has one order here. In the same units a multiply-add of split numbers costs
- * 2.7, one of that tier 8: so the faster one is taken at 25 small shapes on an H200, but for ties.
+ * 2.7, one of that tier 8: so the faster one is taken at 20 shapes with S of 4 to 64 and N of 16 to 128 on an H200.
  */
 static const double split_rate = 2.7, portable_rate = 8.0;
 
 static bool portable_is_faster(const evo_device *device, const evo_opm_desc *d) {
     evo_form form = { .order = OUTER_FIRST };
     choose_tile(device, d, &form);
-    return portable_rate * gpu_opm_portable_cost(d) + 2 * launch_cost <
-           split_rate * outer_first_products(device, d, &form) + 3 * launch_cost;
+    return portable_rate * gpu_opm_portable_cost(device, d) < split_rate * outer_first_products(device, d, &form);
 }
 
 static double weight_first_cost(const evo_opm_desc *d, const evo_form *form) {

@@ -23,7 +23,7 @@ const void *gpu_opm_weigh_of(const evo_call *call);
 /** Outer first: where a and b of a tile, W_o and the output lie. */
 gpu_opm_tensor_outer_params gpu_opm_outer_of(const evo_call *call, const evo_tile *tile);
 
-/** Multiply-adds of tier `portable` in the order that it would take, with the padding of its tiles. */
-double gpu_opm_portable_cost(const evo_opm_desc *d);
+/** What tier `portable` takes in the order that it would choose, in its multiply-adds of the whole device. */
+double gpu_opm_portable_cost(const evo_device *device, const evo_opm_desc *d);
 
 #endif
