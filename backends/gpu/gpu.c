@@ -25,6 +25,10 @@ static const struct {
 #define OF_THREADS(unit, name) { unit, name, GPU_OPM_TENSOR_THREADS, SHARED_AS_LAUNCHED, 0 }
 #define OF_TRIMUL_WAVES(unit, name) { unit, name, 0, SHARED_AS_LAUNCHED, TRIMUL_WAVES }
 #define OF_WAVES(unit, name) { unit, name, 0, SHARED_AS_LAUNCHED, GPU_BLOCK_WAVES }
+#define WHOLE_PROJECT(instance)                                                                               \
+    { "trimul/tensor_project", "evo_trimul_project_whole_" instance, 0, SHARED_AS_LAUNCHED, GPU_PROJECT_WHOLE_WAVES }
+#define WHOLE_FINISH(instance)                                                                                \
+    { "trimul/tensor_finish", "evo_trimul_finish_whole_" instance, 0, SHARED_AS_LAUNCHED, GPU_FINISH_WHOLE_WAVES }
     [GPU_PACK] = { "pack", "evo_pack", GPU_PACK_THREADS, 0, 0 },
     [GPU_OPM_PROJECT] = { "opm/project", "evo_opm_project", GPU_THREADS, 0, 0 },
     [GPU_OPM_OUTER] = { "opm/outer", "evo_opm_outer", GPU_OPM_THREADS, GPU_OPM_SHARED, 0 },
@@ -49,6 +53,10 @@ static const struct {
     [GPU_TRIMUL_PROJECT_FP16_32] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_fp16_32"),
     [GPU_TRIMUL_PROJECT_SPLIT_64] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_split_64"),
     [GPU_TRIMUL_PROJECT_SPLIT_32] = OF_TRIMUL_WAVES("trimul/tensor_project", "evo_trimul_project_split_32"),
+    [GPU_TRIMUL_PROJECT_WHOLE_BF16_128] = WHOLE_PROJECT("bf16_128"),
+    [GPU_TRIMUL_PROJECT_WHOLE_BF16_64] = WHOLE_PROJECT("bf16_64"),
+    [GPU_TRIMUL_PROJECT_WHOLE_FP16_128] = WHOLE_PROJECT("fp16_128"),
+    [GPU_TRIMUL_PROJECT_WHOLE_FP16_64] = WHOLE_PROJECT("fp16_64"),
     [GPU_TRIMUL_CONTRACT_BF16] = OF_WAVES("trimul/tensor_contract", "evo_trimul_contract_bf16"),
     [GPU_TRIMUL_CONTRACT_FP16] = OF_WAVES("trimul/tensor_contract", "evo_trimul_contract_fp16"),
     [GPU_TRIMUL_CONTRACT_SPLIT] = OF_WAVES("trimul/tensor_contract", "evo_trimul_contract_split"),
@@ -61,6 +69,10 @@ static const struct {
     [GPU_TRIMUL_FINISH_FP16_32] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_fp16_32"),
     [GPU_TRIMUL_FINISH_SPLIT_64] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_split_64"),
     [GPU_TRIMUL_FINISH_SPLIT_32] = OF_TRIMUL_WAVES("trimul/tensor_finish", "evo_trimul_finish_split_32"),
+    [GPU_TRIMUL_FINISH_WHOLE_BF16_128] = WHOLE_FINISH("bf16_128"),
+    [GPU_TRIMUL_FINISH_WHOLE_BF16_64] = WHOLE_FINISH("bf16_64"),
+    [GPU_TRIMUL_FINISH_WHOLE_FP16_128] = WHOLE_FINISH("fp16_128"),
+    [GPU_TRIMUL_FINISH_WHOLE_FP16_64] = WHOLE_FINISH("fp16_64"),
     [GPU_OPM_PACK_OUT] = { "opm/tensor_pack", "evo_opm_tensor_pack_out", GPU_PACK_THREADS, 0, 0 },
     [GPU_OPM_PROJECT_BF16_64] = OF_WAVES("opm/tensor_project", "evo_opm_tensor_project_bf16_64"),
     [GPU_OPM_PROJECT_BF16_256] = OF_WAVES("opm/tensor_project", "evo_opm_tensor_project_bf16_256"),
@@ -82,6 +94,8 @@ static const struct {
     [GPU_OPM_WEIGH_FP16] = OF_WAVES("opm/tensor_weight_first", "evo_opm_tensor_weigh_fp16"),
     [GPU_OPM_COMBINE_BF16] = OF_WAVES("opm/tensor_weight_first", "evo_opm_tensor_combine_bf16"),
     [GPU_OPM_COMBINE_FP16] = OF_WAVES("opm/tensor_weight_first", "evo_opm_tensor_combine_fp16"),
+#undef WHOLE_FINISH
+#undef WHOLE_PROJECT
 #undef OF_WAVES
 #undef OF_TRIMUL_WAVES
 #define INSTANCE(type, c_m, groups, stages, buffers)                                                     \

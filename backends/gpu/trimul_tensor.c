@@ -23,7 +23,8 @@ typedef struct number {
     int32_t dtype; /* of operands; GPU_SPLIT for fp32 */
     int64_t size;  /* bytes */
     tiles project[3], finish[2];
-    gpu_function contract[2]; /* blocks of GPU_TENSOR_TILE rows, of GPU_TENSOR_TALL */
+    gpu_function contract[2];                /* blocks of GPU_TENSOR_TILE rows, of GPU_TENSOR_TALL */
+    tiles whole_project[2], whole_finish[2]; /* blocks that keep all weights: rows of c_z numbers */
 } number;
 
 static const number numbers[] = {
@@ -34,7 +35,11 @@ static const number numbers[] = {
         { 64, 256, GPU_TRIMUL_PROJECT_BF16_64 },
         { 32, 384, GPU_TRIMUL_PROJECT_BF16_32 } },
       { { 64, 128, GPU_TRIMUL_FINISH_BF16_64 }, { 32, 384, GPU_TRIMUL_FINISH_BF16_32 } },
-      { GPU_TRIMUL_CONTRACT_BF16, GPU_TRIMUL_CONTRACT_TALL_BF16 } },
+      { GPU_TRIMUL_CONTRACT_BF16, GPU_TRIMUL_CONTRACT_TALL_BF16 },
+      { { GPU_PROJECT_WHOLE_POSITIONS, 64, GPU_TRIMUL_PROJECT_WHOLE_BF16_64 },
+        { GPU_PROJECT_WHOLE_POSITIONS, 128, GPU_TRIMUL_PROJECT_WHOLE_BF16_128 } },
+      { { GPU_FINISH_WHOLE_LENGTH, 64, GPU_TRIMUL_FINISH_WHOLE_BF16_64 },
+        { GPU_FINISH_WHOLE_LENGTH, 128, GPU_TRIMUL_FINISH_WHOLE_BF16_128 } } },
     { EVO_COMPUTE_FP16,
       GPU_FP16,
       2,
@@ -42,13 +47,19 @@ static const number numbers[] = {
         { 64, 256, GPU_TRIMUL_PROJECT_FP16_64 },
         { 32, 384, GPU_TRIMUL_PROJECT_FP16_32 } },
       { { 64, 128, GPU_TRIMUL_FINISH_FP16_64 }, { 32, 384, GPU_TRIMUL_FINISH_FP16_32 } },
-      { GPU_TRIMUL_CONTRACT_FP16, GPU_TRIMUL_CONTRACT_TALL_FP16 } },
+      { GPU_TRIMUL_CONTRACT_FP16, GPU_TRIMUL_CONTRACT_TALL_FP16 },
+      { { GPU_PROJECT_WHOLE_POSITIONS, 64, GPU_TRIMUL_PROJECT_WHOLE_FP16_64 },
+        { GPU_PROJECT_WHOLE_POSITIONS, 128, GPU_TRIMUL_PROJECT_WHOLE_FP16_128 } },
+      { { GPU_FINISH_WHOLE_LENGTH, 64, GPU_TRIMUL_FINISH_WHOLE_FP16_64 },
+        { GPU_FINISH_WHOLE_LENGTH, 128, GPU_TRIMUL_FINISH_WHOLE_FP16_128 } } },
     { EVO_COMPUTE_FP32,
       GPU_SPLIT,
       4,
       { { 64, 128, GPU_TRIMUL_PROJECT_SPLIT_64 }, { 32, 384, GPU_TRIMUL_PROJECT_SPLIT_32 } },
       { { 64, 128, GPU_TRIMUL_FINISH_SPLIT_64 }, { 32, 384, GPU_TRIMUL_FINISH_SPLIT_32 } },
-      { GPU_TRIMUL_CONTRACT_SPLIT, GPU_TRIMUL_CONTRACT_TALL_SPLIT } },
+      { GPU_TRIMUL_CONTRACT_SPLIT, GPU_TRIMUL_CONTRACT_TALL_SPLIT },
+      { { 0, 0, GPU_FUNCTION_COUNT } },
+      { { 0, 0, GPU_FUNCTION_COUNT } } },
 };
 
 /* tf32 is computed in fp16, which has its 11 bits, and by scales its range: at twice its rate, and half its bytes. */
@@ -82,7 +93,7 @@ static int64_t rows_bytes(const number *x, int64_t positions, int64_t channels) 
 static int64_t project_shared(const evo_device *device, const number *x, const evo_trimul_desc *d, int64_t positions) {
     const int64_t staging = gpu_trimul_waves(device) * TILE * (positions / 2 * x->size + GPU_ROW_PAD);
     return rows_bytes(x, positions, d->c_z) + ring_bytes(device, GPU_TENSOR_STAGES, GPU_TENSOR_ROWS) + staging +
-           positions * (int64_t)sizeof(float);
+           2 * positions * (int64_t)sizeof(float); /* masks and exponents */
 }
 
 static int64_t finish_shared(const evo_device *device, const number *x, const evo_trimul_desc *d, int64_t positions) {
@@ -93,16 +104,31 @@ static int64_t finish_shared(const evo_device *device, const number *x, const ev
            ring_bytes(device, stages, GPU_TENSOR_COLUMNS) + staging + positions * (int64_t)sizeof(float);
 }
 
-static const tiles *project_tiles(const evo_device *device, const number *x, const evo_trimul_desc *d) {
-    for (const tiles *t = x->project; t < x->project + 3 && t->positions; t++)
+/* The tiles of project that a block has room for, best first; NULL after the last. */
+static const tiles *next_project_tiles(const evo_device *device, const number *x, const evo_trimul_desc *d,
+                                       const tiles *after) {
+    for (const tiles *t = after ? after + 1 : x->project; t < x->project + 3 && t->positions; t++)
         if (d->c_z <= t->c_z &&
             (uint64_t)project_shared(device, x, d, t->positions) <= gpu_device_properties(device)->shared_memory_size)
             return t;
     return NULL;
 }
 
+/* The first of them whose blocks are more than half of the multiprocessors, `chunks` for the same positions; or else the last. */
+static const tiles *project_tiles(const evo_device *device, const number *x, const evo_trimul_desc *d,
+                                  int64_t positions, int64_t chunks) {
+    const tiles *best = next_project_tiles(device, x, d, NULL);
+    for (const tiles *t = best; t; t = next_project_tiles(device, x, d, t)) {
+        best = t;
+        if (gpu_blocks(positions, t->positions) * chunks >= (int64_t)gpu_device_properties(device)->compute_units)
+            break;
+    }
+    return best;
+}
+
+/* For rows of which a tile would stand half empty, the next one. */
 static const tiles *finish_tiles(const evo_device *device, const number *x, const evo_trimul_desc *d) {
-    for (const tiles *t = x->finish; t < x->finish + 2; t++)
+    for (const tiles *t = d->n * 2 > x->finish->positions ? x->finish : x->finish + 1; t < x->finish + 2; t++)
         if (d->c_z <= t->c_z &&
             (uint64_t)finish_shared(device, x, d, t->positions) <= gpu_device_properties(device)->shared_memory_size)
             return t;
@@ -123,10 +149,49 @@ static bool is_tall(const evo_device *device, int64_t rows) {
     return has_tall(device) && gpu_round(rows, GPU_TENSOR_TALL) * 16 <= gpu_round(rows, GPU_TENSOR_TILE) * 17;
 }
 
+/* --- Blocks that keep all weights --- */
+
+static int64_t whole_project_shared(const number *x, const tiles *t, int64_t group) {
+    const int64_t row = t->c_z * x->size + GPU_ROW_PAD;
+    return (4 * gpu_round(group, TILE) + GPU_PROJECT_WHOLE_WAVES * TILE) * row +
+           GPU_PROJECT_WHOLE_WAVES * GPU_PROJECT_WHOLE_POSITIONS * (int64_t)sizeof(float);
+}
+
+static int64_t whole_finish_shared(const number *x, const tiles *t) {
+    const int64_t row = t->c_z * x->size + GPU_ROW_PAD, out = GPU_TENSOR_COLUMNS + GPU_ROW_PAD;
+    return 2 * GPU_TENSOR_COLUMNS * row + GPU_FINISH_WHOLE_WAVES * TILE * (row > out ? row : out) +
+           GPU_FINISH_WHOLE_TILES * GPU_FINISH_WHOLE_LENGTH * (int64_t)sizeof(float);
+}
+
+/* The form of project that keeps the weights of `group` channels; NULL where a block has no room, or too few waves would work. */
+static const tiles *whole_project(const evo_device *device, const number *x, const evo_trimul_desc *d, int64_t group,
+                                  int64_t positions) {
+    const gpu_properties *chip = gpu_device_properties(device);
+    if (!chip->has_async_copies ||
+        gpu_blocks(positions, GPU_PROJECT_WHOLE_POSITIONS) * 2 < (int64_t)chip->compute_units * GPU_PROJECT_WHOLE_WAVES)
+        return NULL;
+    for (const tiles *t = x->whole_project; t < x->whole_project + 2 && t->positions; t++)
+        if (d->c_z <= t->c_z && (uint64_t)whole_project_shared(x, t, group) <= chip->shared_memory_size) return t;
+    return NULL;
+}
+
+/* Likewise of finish, for `count` tiles of t of so many positions. */
+static const tiles *whole_finish(const evo_device *device, const number *x, const evo_trimul_desc *d, int64_t count,
+                                 int64_t positions) {
+    const gpu_properties *chip = gpu_device_properties(device);
+    if (!chip->has_async_copies || positions != GPU_FINISH_WHOLE_LENGTH || d->c_out > GPU_TENSOR_COLUMNS ||
+        count < (int64_t)chip->compute_units * GPU_FINISH_WHOLE_TILES)
+        return NULL;
+    for (const tiles *t = x->whole_finish; t < x->whole_finish + 2 && t->positions; t++)
+        if (d->c_z <= t->c_z && d->c <= t->c_z && (uint64_t)whole_finish_shared(x, t) <= chip->shared_memory_size)
+            return t;
+    return NULL;
+}
+
 /* --- Packed weights --- */
 
 typedef struct weights {
-    float *norm_in, *norm_out;     /* [depth of c_z][2], [depth of c][4] */
+    float *norm_in, *norm_out;     /* [norm_depth of c_z][2], of c [4] */
     unsigned char *proj;           /* [side][c16][2, a tile's channels and their gates][depth], and a block's rows */
     float *proj_table;             /* [side][c16][4] */
     float *store_scale;            /* [side][c16] */
@@ -142,12 +207,17 @@ static int64_t out128(const evo_trimul_desc *d) {
     return gpu_round(d->c_out, GPU_TENSOR_COLUMNS);
 }
 
+/* Of a LayerNorm's weight and bias: what any kernel reads, zeros from the channels on. */
+static int64_t norm_depth(int64_t channels) {
+    return gpu_round(channels, 128);
+}
+
 /* Maps the pack; returns its bytes. */
 static int64_t map_weights(const number *x, const evo_trimul_desc *d, void *pack, weights *w) {
     const int64_t depth = depth_of(x, d->c_z), c_depth = depth_of(x, d->c), words = x->size == 2 ? 2 : 1;
     uintptr_t next = (uintptr_t)pack;
-    w->norm_in = gpu_take(&next, gpu_bytes(depth, 2, 1, 1));
-    w->norm_out = gpu_take(&next, gpu_bytes(c_depth, 4, 1, 1));
+    w->norm_in = gpu_take(&next, gpu_bytes(norm_depth(d->c_z), 2, 1, 1));
+    w->norm_out = gpu_take(&next, gpu_bytes(norm_depth(d->c), 4, 1, 1));
     w->proj = (unsigned char *)gpu_take(&next, gpu_bytes(4 * c16(d) + GPU_TENSOR_ROWS, depth / words, 1, 1));
     w->proj_table = gpu_take(&next, gpu_bytes(2 * c16(d), 4, 1, 1));
     w->store_scale = gpu_take(&next, gpu_bytes(2 * c16(d), 1, 1, 1));
@@ -167,7 +237,7 @@ static gpu_pack_norm_item norm_item(const evo_call *call, const number *x, const
         .target = target,
         .store_scale = { store_scale, store_scale ? store_scale + c16(d) : NULL },
         .channels = (int32_t)count,
-        .width = (int32_t)depth_of(x, count),
+        .width = (int32_t)norm_depth(count),
         .dtype = x->dtype,
         .stride = stride,
     };
@@ -375,10 +445,22 @@ static void shrink(const sizes *s, evo_schedule *step) {
     }
 }
 
+/* What some step of the plan may take, by how many positions it has. */
+static evo_status load_others(evo_device *device, const number *x, const evo_trimul_desc *d) {
+    const tiles *whole[] = { whole_project(device, x, d, TILE, INT64_MAX / 8),
+                             whole_finish(device, x, d, INT64_MAX / 8, GPU_FINISH_WHOLE_LENGTH) };
+    evo_status status = EVO_OK;
+    for (int i = 0; i < 2 && status == EVO_OK; i++)
+        if (whole[i]) status = gpu_load(device, &whole[i]->function, 1);
+    for (const tiles *t = NULL; status == EVO_OK && (t = next_project_tiles(device, x, d, t));)
+        status = gpu_load(device, &t->function, 1);
+    return status;
+}
+
 static evo_status plan(evo_device *device, const evo_problem *problem, evo_form *form) {
     const evo_trimul_desc *d = &problem->desc.trimul;
     const number *x = number_of(d);
-    const tiles *project = project_tiles(device, x, d), *finish = finish_tiles(device, x, d);
+    const tiles *finish = finish_tiles(device, x, d);
     const sizes s = { x, d, finish->positions };
     evo_schedule *step = &form->schedule;
     const int64_t n = d->n > 0 ? d->n : 1;
@@ -395,11 +477,10 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     form->compute = d->compute;
     form->pack_layout = (uint32_t)(GPU_LAYOUT_TENSOR + 2 * x->dtype + (d->gate_input == EVO_GATE_RAW));
     form->pack_size = (size_t)map_weights(x, d, NULL, &none);
-    const gpu_function all[] = {
-        GPU_TENSOR_PACK_ROWS, GPU_TENSOR_PACK_NORM, GPU_TENSOR_MASK_ROWS,         project->function,
-        finish->function,     x->contract[0],       x->contract[has_tall(device)]
-    };
-    return gpu_load(device, all, (int)(sizeof all / sizeof *all));
+    const gpu_function all[] = { GPU_TENSOR_PACK_ROWS, GPU_TENSOR_PACK_NORM, GPU_TENSOR_MASK_ROWS,
+                                 finish->function,     x->contract[0],       x->contract[has_tall(device)] };
+    const evo_status loaded = gpu_load(device, all, (int)(sizeof all / sizeof *all));
+    return loaded == EVO_OK ? load_others(device, x, d) : loaded;
 }
 
 /* --- Stages --- */
@@ -414,15 +495,26 @@ static gpu_tensor by_i_and_k(const evo_trimul_desc *d, const evo_tensor *tensor,
     return view;
 }
 
+/* Blocks in x that stay for all tiles of a batch entry, of which one takes `together` at a time. */
+static int64_t blocks_of(const evo_call *call, int64_t tiles_, int64_t together, int64_t per_unit, int64_t batch) {
+    const int64_t most = gpu_blocks(per_unit * (int64_t)gpu_device_properties(call->device)->compute_units, batch);
+    const int64_t wanted = gpu_blocks(tiles_, together);
+    return wanted < most ? wanted : most;
+}
+
 static evo_status project(const evo_call *call, const evo_tile *tile) {
     const evo_trimul_desc *d = &call->problem->desc.trimul;
     const number *x = number_of(d);
-    const tiles *shape = project_tiles(call->device, x, d);
     const int64_t group = tile->channels.end - tile->channels.begin, pitch = row_pitch(x, d);
-    const int64_t blocks = gpu_blocks(d->n * pitch, shape->positions), batch = tile->batch.end - tile->batch.begin;
     const int64_t per_side = gpu_blocks(2 * group, GPU_TENSOR_ROWS), chunks = 2 * per_side;
+    const int64_t batch = tile->batch.end - tile->batch.begin;
+    const tiles *shape = project_tiles(call->device, x, d, d->n * pitch * batch, chunks);
+    const int64_t blocks = gpu_blocks(d->n * pitch, shape->positions);
     const int64_t wanted = gpu_blocks(2 * (int64_t)gpu_device_properties(call->device)->compute_units, blocks * batch);
     const int64_t per_block = gpu_blocks(chunks, wanted < chunks ? wanted : chunks);
+    const tiles *whole = whole_project(call->device, x, d, group, d->n * pitch * batch);
+    const int64_t whole_blocks =
+        whole ? blocks_of(call, gpu_blocks(d->n * pitch, whole->positions), GPU_PROJECT_WHOLE_WAVES, 1, batch) : 0;
     const buffers to = map_buffers(call, x);
     weights w;
     map_weights(x, d, call->pack, &w);
@@ -447,13 +539,19 @@ static evo_status project(const evo_call *call, const evo_tile *tile) {
         .group = (int32_t)group,
         .chunks_per_side = (int32_t)per_side,
         .chunks_per_block = (int32_t)per_block,
+        .whole_rows = (int32_t)(2 * gpu_round(group, TILE)),
+        .blocks = (int32_t)whole_blocks,
         .eps = (float)d->layer_norm_eps,
+        .finds_exponents = to.mask_exponents && !whole && d->n <= GPU_MASK_ROW,
     };
-    if (to.mask_exponents) {
+    if (to.mask_exponents && !params.finds_exponents) {
         const evo_status status = gpu_find_mask_exponents(call, &params.mask, tile->batch.begin, tile->batch.end, d->n,
                                                           d->n, to.mask_exponents);
         if (status != EVO_OK) return status;
     }
+    if (whole)
+        return gpu_launch_shared(call, whole->function, whole_blocks, 1, batch,
+                                 (size_t)whole_project_shared(x, whole, group), &params, sizeof params);
     return gpu_launch_shared(call, shape->function, blocks, gpu_blocks(chunks, per_block), batch,
                              (size_t)project_shared(call->device, x, d, shape->positions), &params, sizeof params);
 }
@@ -505,6 +603,10 @@ static evo_status finish(const evo_call *call, const evo_tile *tile) {
     const number *x = number_of(d);
     const tiles *shape = finish_tiles(call->device, x, d);
     const gpu_t_layout layout = t_layout(x, d, shape->positions, call->form->schedule.rows);
+    const int64_t rows = tile->rows.end - tile->rows.begin, batch = tile->batch.end - tile->batch.begin;
+    const tiles *whole = whole_finish(call->device, x, d, rows * layout.tiles * batch, shape->positions);
+    const int64_t whole_blocks =
+        whole ? blocks_of(call, rows * layout.tiles, GPU_FINISH_WHOLE_TILES, GPU_FINISH_WHOLE_BLOCKS, batch) : 0;
     const buffers from = map_buffers(call, x);
     weights w;
     map_weights(x, d, call->pack, &w);
@@ -530,11 +632,15 @@ static evo_status finish(const evo_call *call, const evo_tile *tile) {
         .c_out = (int32_t)d->c_out,
         .raw_gate = d->gate_input == EVO_GATE_RAW,
         .scaled = is_scaled(x) && d->gate_input == EVO_GATE_RAW,
+        .rows = (int32_t)rows,
+        .blocks = (int32_t)whole_blocks,
         .eps = (float)d->layer_norm_eps,
         .t_scale = 1.0f / t_scale(x, d),
     };
-    return gpu_launch_shared(call, shape->function, layout.tiles, tile->rows.end - tile->rows.begin,
-                             tile->batch.end - tile->batch.begin,
+    if (whole)
+        return gpu_launch_shared(call, whole->function, whole_blocks, 1, batch, (size_t)whole_finish_shared(x, whole),
+                                 &params, sizeof params);
+    return gpu_launch_shared(call, shape->function, layout.tiles, rows, batch,
                              (size_t)finish_shared(call->device, x, d, shape->positions), &params, sizeof params);
 }
 
@@ -551,14 +657,15 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
     }
     if (!gpu_portable_takes(d->compute, tensors, names, 3, why)) return false;
     if (d->c < 8 || d->c_z < 8) {
-        evo_text_add(why, "takes c and c_z from 8 on: a LayerNorm of fewer channels magnifies roundings");
+        evo_text_add(why, "takes c and c_z from 8 on: a LayerNorm of fewer "
+                          "channels magnifies roundings");
         return false;
     }
     if (d->n > MOST_N || d->c > GPU_TENSOR_HIDDEN || d->c_z > 384 || d->c_out >= 1 << 28) {
         evo_text_add(why, "takes n up to %d, c up to %d, c_z up to 384, c_out below 2^28", MOST_N, GPU_TENSOR_HIDDEN);
         return false;
     }
-    if (!project_tiles(device, x, d) || !finish_tiles(device, x, d)) {
+    if (!next_project_tiles(device, x, d, NULL) || !finish_tiles(device, x, d)) {
         evo_text_add(why, "c_z %lld and c %lld want more shared memory than the %zu bytes of %s", (long long)d->c_z,
                      (long long)d->c, chip->shared_memory_size, chip->arch);
         return false;

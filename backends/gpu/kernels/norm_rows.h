@@ -160,7 +160,8 @@ EVO_DEVICE row_scale measure_octets(const norm_task &task, const octet<KIND> (&s
 
 /*
  * Rows TOGETHER at a time: their loads are under way at once, LayerNorm's weight and bias are read once for all of them, and no branch
- * stands between them. Numbers stay as they were stored meanwhile, which takes fewer registers.
+ * stands between them. Numbers stay as they were stored meanwhile, which takes fewer registers. WAVES: those that share the rows, all of
+ * the block's or one for itself.
  */
 template <class T, int ROWS, int OCTETS, int WAVES, row_kind KIND, class LOCATE>
 EVO_DEVICE void norm_rows_of(const norm_task &task, const LOCATE &locate, unsigned char *shared, int pitch,
@@ -171,14 +172,14 @@ EVO_DEVICE void norm_rows_of(const norm_task &task, const LOCATE &locate, unsign
     constexpr int TOGETHER = WANTED < ROUNDS ? WANTED : ROUNDS;
     static_assert(ROUNDS % TOGETHER == 0, "whole rounds");
     const gpu_tensor &t = *task.tensor;
-    const int first = thread_x() % 8 * 8;
+    const int first = thread_x() % 8 * 8, group = thread_x() % (WAVES * WAVE) / 8;
     constexpr bool KEPT = OCTETS <= 2; /* LayerNorm's weight and bias stay in registers */
     float4_t norm[KEPT ? 4 * OCTETS : 4];
     EVO_UNROLL
     for (int q = 0; KEPT && q < OCTETS; q++)
         if (!task.raw && first + 64 * q < task.depth) load_norm(task, first + 64 * q, norm + 4 * q);
     for (int round = 0; round < ROUNDS; round += TOGETHER) {
-        const int row = thread_x() / 8 + round * GROUPS;
+        const int row = group + round * GROUPS;
         octet<KIND> stored[TOGETHER][OCTETS];
         row_scale own[TOGETHER];
         EVO_UNROLL

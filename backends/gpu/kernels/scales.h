@@ -41,6 +41,15 @@ EVO_DEVICE int exponent_above(float x, int limit = SCALE_LIMIT) {
     return e > limit ? limit : e < -limit ? -limit : e;
 }
 
+/* As evo_tensor_mask_rows finds it, of a short row: its `count` elements, `stride` apart, by 32 lanes together. */
+EVO_DEVICE int mask_exponent(const gpu_tensor &mask, int64_t first, int64_t stride, int count) {
+    float most = 0.0f;
+    for (int k = thread_x() % 32; k < count; k += 32)
+        most = larger(most, finite_magnitude(load_mask(mask, first + k * stride)));
+    for (int lanes = 16; lanes > 0; lanes /= 2) most = larger(most, wave_shuffle_xor(most, lanes));
+    return exponent_above(most, MASK_LIMIT);
+}
+
 /* e from -126 to 127. */
 EVO_DEVICE float power_of_two(int e) {
     return bits_float(static_cast<uint32_t>(e + 127) << 23);

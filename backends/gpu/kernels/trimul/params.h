@@ -66,6 +66,13 @@ enum {
     GPU_TENSOR_STAGES = 3,    /* of project and finish, where copies are asynchronous; else 2, */
     GPU_SPLIT_STAGES = 2,     /* as in finish of split numbers, of which two blocks fit a multiprocessor so */
     GPU_CONTRACT_STAGES = 4,
+    GPU_MASK_ROW = 64,                /* elements of a row to which project finds masks' exponents itself */
+    GPU_PROJECT_WHOLE_WAVES = 12,     /* of a block of project that keeps all weights, */
+    GPU_PROJECT_WHOLE_POSITIONS = 32, /* and what each takes at a time */
+    GPU_FINISH_WHOLE_WAVES = 12,      /* likewise of finish: */
+    GPU_FINISH_WHOLE_TILES = 3,       /* so many tiles of t */
+    GPU_FINISH_WHOLE_LENGTH = 64,     /* of so many positions are shared by them, */
+    GPU_FINISH_WHOLE_BLOCKS = 1,      /* and so many blocks a multiprocessor */
     GPU_TRIMUL_WAVES =
         8 /* of a block of project, finish and the tall contract where copies are asynchronous; else GPU_BLOCK_WAVES */
 };
@@ -76,19 +83,21 @@ enum {
  * tiles of 32: 16 channels, then their gates. Grid x: positions, y: parts of the chunks of 64 channels, z: batch.
  */
 typedef struct gpu_tensor_project_params {
-    gpu_tensor source;             /* [batch, i, k, channel] */
-    gpu_tensor mask;               /* [batch, i, k] */
-    const float *norm;             /* [depth][2] */
-    const void *weight;            /* [side][side_rows][depth], and a chunk of rows more that may be read */
-    const float *table;            /* [side][side_rows / 2][4]: scale and bias of a channel, and of its gate */
-    const int32_t *mask_exponents; /* [batch][i]: numbers of row i are divided by these powers of two; NULL: by 1 */
+    gpu_tensor source;       /* [batch, i, k, channel] */
+    gpu_tensor mask;         /* [batch, i, k] */
+    const float *norm;       /* [depth, and zeros to 128][2] */
+    const void *weight;      /* [side][side_rows][depth], and a chunk of rows more that may be read */
+    const float *table;      /* [side][side_rows / 2][4]: scale and bias of a channel, and of its gate */
+    int32_t *mask_exponents; /* [batch][i]: numbers of row i are divided by these powers of two; NULL: by 1 */
     void *target[2];
     int64_t target_batch, channel_stride; /* elements */
     int64_t positions, batch_begin;
     int32_t n, pitch, channels, depth;
     int32_t side_rows, group_begin, group; /* channels to compute, from group_begin (a multiple of 16) on */
     int32_t chunks_per_side, chunks_per_block;
+    int32_t whole_rows, blocks; /* packed rows of a side of the group, blocks in x: where all weights stay */
     float eps;
+    int32_t finds_exponents; /* project itself writes mask_exponents: not where all weights stay */
 } gpu_tensor_project_params;
 
 /* Where t is: element (channel h, i, j) at i * row + j / length * tile + h * (the tile's own length) + j % length. */
@@ -120,14 +129,15 @@ typedef struct gpu_tensor_finish_params {
     gpu_tensor z, residual, out; /* [batch, i, j, channel] */
     const void *t;
     gpu_t_layout layout;
-    const float *norm_t;              /* [c_depth][4]: weight, bias, factor of the stored number */
-    const float *norm_z;              /* [depth][2] */
+    const float *norm_t;              /* [c_depth, and zeros to 128][4]: weight, bias, factor of the stored number */
+    const float *norm_z;              /* [depth, and zeros to 128][2] */
     const void *weight, *gate_weight; /* [rows][c_depth], [rows][depth]; rows: c_out rounded up to GPU_TENSOR_COLUMNS */
     const float *table;               /* [rows][4]: scale and bias of the projection, and of the gate */
     const int32_t *mask_exponents;    /* as in project */
     int64_t row_begin, batch_begin;
     int32_t n, c_z, depth, c, c_depth, c_out;
     int32_t raw_gate, scaled; /* scaled: raw rows of z are scaled to fit fp16 */
+    int32_t rows, blocks;     /* rows of the launch, blocks in x: where all weights stay */
     float eps, t_scale;
 } gpu_tensor_finish_params;
 

@@ -1,7 +1,11 @@
 /*
- * tensor_finish.cu: LayerNorm of t, output projection, gate and residual on matrix units. A block takes one tile of t, whose
- * channels it norms into shared memory as rows of positions, beside the rows of z for the gate; then 128 output channels at a
- * time, 32 columns a wave. It has read all of t and z there before it writes, so that t or z may lie in the output.
+ * tensor_finish.cu: LayerNorm of t, output projection, gate and residual on matrix units. A block takes one tile of t,
+ * whose channels it norms into shared memory as rows of positions, beside the rows of z for the gate; then 128 output
+ * channels at a time, 32 columns a wave. It has read all of t and z there before it writes, so that t or z may lie in the
+ * output.
+ *
+ * Where a block has room for both matrices they stay there (`whole`), and each wave takes 16 positions, whose rows of t
+ * and z are its operands in registers: waves wait for each other only between their reads and their writes of a tile of t.
  */
 #include "backends/gpu/kernels/norm_rows.h"
 #include "backends/gpu/kernels/trimul/params.h"
@@ -50,22 +54,32 @@ template <class T> struct stored_pair {
     }
 };
 
-/* The sums of each position over the slices of channels: shares [SLICES][POSITIONS], one COUNT after the other. */
+/*
+ * The sums of each position over the slices of channels: shares [SLICES][POSITIONS], one COUNT after the other; by shuffles
+ * where they are a wave's.
+ */
 template <int POSITIONS, int SLICES, int COUNT>
 EVO_DEVICE void sum_slices(float (&x)[COUNT][2], float *shares, int slice, int at) {
-    EVO_UNROLL
-    for (int k = 0; k < COUNT; k++)
-        *reinterpret_cast<uint2_t *>(shares + (k * SLICES + slice) * POSITIONS + at) = { float_bits(x[k][0]),
-                                                                                         float_bits(x[k][1]) };
-    block_barrier();
-    EVO_UNROLL
-    for (int k = 0; k < COUNT; k++) {
-        x[k][0] = x[k][1] = 0.0f;
+    if constexpr (SLICES * POSITIONS / 2 == WAVE) {
         EVO_UNROLL
-        for (int s = 0; s < SLICES; s++) {
-            const uint2_t v = *reinterpret_cast<const uint2_t *>(shares + (k * SLICES + s) * POSITIONS + at);
-            x[k][0] += bits_float(v.x);
-            x[k][1] += bits_float(v.y);
+        for (int k = 0; k < COUNT; k++) EVO_UNROLL
+        for (int i = 0; i < 2; i++) EVO_UNROLL
+        for (int mask = POSITIONS / 2; mask < WAVE; mask *= 2) x[k][i] += wave_shuffle_xor(x[k][i], mask);
+    } else {
+        EVO_UNROLL
+        for (int k = 0; k < COUNT; k++)
+            *reinterpret_cast<uint2_t *>(shares + (k * SLICES + slice) * POSITIONS + at) = { float_bits(x[k][0]),
+                                                                                             float_bits(x[k][1]) };
+        block_barrier();
+        EVO_UNROLL
+        for (int k = 0; k < COUNT; k++) {
+            x[k][0] = x[k][1] = 0.0f;
+            EVO_UNROLL
+            for (int s = 0; s < SLICES; s++) {
+                const uint2_t v = *reinterpret_cast<const uint2_t *>(shares + (k * SLICES + s) * POSITIONS + at);
+                x[k][0] += bits_float(v.x);
+                x[k][1] += bits_float(v.y);
+            }
         }
     }
 }
@@ -84,24 +98,35 @@ EVO_DEVICE float eps_of(const gpu_tensor_finish_params &p, int64_t i, int j) {
     return larger(p.eps * unit * unit, power_of_two(-126));
 }
 
-/* A tile of t [c][length] as normed rows [position][c_depth]. A thread has two positions of a slice of the channels. */
-template <class T, int POSITIONS>
-EVO_DEVICE void norm_tile(const gpu_tensor_finish_params &p, const unsigned char *t, int length, int count,
-                          unsigned char *rows, int pitch, float *shares) {
-    constexpr int PAIRS = POSITIONS / 2, SLICES = BLOCK_THREADS / PAIRS, WIDTH = HIDDEN / SLICES;
-    const int slice = thread_x() / PAIRS, at = thread_x() % PAIRS * 2, first = slice * WIDTH;
-    const int column = static_cast<int>(block_x()) * POSITIONS;
+/* Positions of a tile of t [c][length]. */
+struct tile_part {
+    const unsigned char *t;    /* the first one's number of channel 0 */
+    int64_t z;                 /* where its row of z is */
+    int64_t i;                 /* its row and column */
+    int column, length, count; /* count: positions that are there */
+};
+
+/*
+ * POSITIONS of a tile as normed rows [position][c_depth], by SHARERS threads, a block's or a wave's, of channels to DEPTH.
+ * A thread has
+ * two positions of a slice of the channels. A wave writes all channels to DEPTH, those that are not there as zeros.
+ */
+template <class T, int POSITIONS, int SHARERS, int DEPTH>
+EVO_DEVICE void norm_tile(const gpu_tensor_finish_params &p, const tile_part &tile, unsigned char *rows, int pitch,
+                          float *shares) {
+    constexpr int PAIRS = POSITIONS / 2, SLICES = SHARERS / PAIRS, WIDTH = DEPTH / SLICES;
+    const int thread = thread_x() % SHARERS, slice = thread / PAIRS, at = thread % PAIRS * 2, first = slice * WIDTH;
     const float4_t *norm = reinterpret_cast<const float4_t *>(p.norm_t);
     const float share = 1.0f / static_cast<float>(p.c);
-    const unsigned char *own = t + (static_cast<int64_t>(first) * length + at) * T::BYTES;
+    const int length = tile.length, count = tile.count - at; /* of this thread's */
+    const unsigned char *own = tile.t + (static_cast<int64_t>(first) * length + at) * T::BYTES;
     stored_pair<T> stored[WIDTH];
-    if (count == POSITIONS && length % 2 == 0) {
+    if (length % 2 == 0) { /* a pair of which one is there lies in memory that contract has written */
         EVO_UNROLL
-        for (int h = 0; h < WIDTH; h++) stored[h].load_whole(own + h * length * T::BYTES, first + h < p.c);
+        for (int h = 0; h < WIDTH; h++) stored[h].load_whole(own + h * length * T::BYTES, count > 0 && first + h < p.c);
     } else {
         EVO_UNROLL
-        for (int h = 0; h < WIDTH; h++)
-            stored[h].load_some(own + h * length * T::BYTES, first + h < p.c ? count - at : 0);
+        for (int h = 0; h < WIDTH; h++) stored[h].load_some(own + h * length * T::BYTES, first + h < p.c ? count : 0);
     }
     float x[WIDTH][2], sum[1][2] = { { 0.0f, 0.0f } }, over[2][2] = { { 0.0f, 0.0f }, { 0.0f, 0.0f } };
     EVO_UNROLL
@@ -126,13 +151,13 @@ EVO_DEVICE void norm_tile(const gpu_tensor_finish_params &p, const unsigned char
     float scale[2], shift[2];
     EVO_UNROLL
     for (int i = 0; i < 2; i++) {
-        const float eps = IS_HALF<T> ? eps_of(p, p.row_begin + block_y(), column + at + i) : p.eps;
+        const float eps = IS_HALF<T> ? eps_of(p, tile.i, tile.column + at + i) : p.eps;
         scale[i] = spread_scale<T>(over[1][i] * share, over[0][i] * share, eps);
         shift[i] = -over[0][i] * share * scale[i];
     }
     EVO_UNROLL
     for (int h = 0; h < WIDTH; h += 8) {
-        if (first + h >= p.c_depth) continue;
+        if (SHARERS != WAVE && first + h >= p.c_depth) continue;
         float y[2][8];
         EVO_UNROLL
         for (int e = 0; e < 8; e++) {
@@ -190,12 +215,14 @@ EVO_DEVICE void write_octet(const gpu_tensor_finish_params &p, const float *valu
 template <class T, int DOWN> struct output_sums {
     sums y[DOWN][ACROSS], gate[DOWN][ACROSS];
 
-    /* The wave's positions from `tile` on, `count` of them there, and its columns from output channel `first` on: 16 positions at
-     * a time through its own shared memory. */
-    EVO_METHOD void write(const gpu_tensor_finish_params &p, int first, int tile, int count, const float *inverse,
-                          unsigned char *staging) {
+    /*
+     * The wave's positions of row i from `tile` on, `count` of them there, and its columns from output channel `first` on:
+     * 16 positions at a time through its own shared memory.
+     */
+    EVO_METHOD void write(const gpu_tensor_finish_params &p, int first, int64_t i, int tile, int count,
+                          const float *inverse, unsigned char *staging) {
         const float4_t *table = reinterpret_cast<const float4_t *>(p.table);
-        const int64_t i = p.row_begin + block_y(), batch = p.batch_begin + block_z();
+        const int64_t batch = p.batch_begin + block_z();
         EVO_UNROLL
         for (int c = 0; c < ACROSS; c++) EVO_UNROLL
         for (int column = 0; column < OWN_COLUMNS; column++) {
@@ -255,15 +282,13 @@ EVO_DEVICE void finish(const gpu_tensor_finish_params &p, unsigned char *shared)
 
     const gpu_t_layout &layout = p.layout;
     const int length = static_cast<int>(block_x()) + 1 == layout.tiles ? layout.last_length : layout.length;
-    norm_tile<T, POSITIONS>(p,
-                            static_cast<const unsigned char *>(p.t) +
-                                (block_z() * layout.batch + block_y() * layout.row + block_x() * layout.tile) *
-                                    T::BYTES,
-                            length, count, t_rows, t_pitch, reinterpret_cast<float *>(staging));
+    const unsigned char *t = static_cast<const unsigned char *>(p.t) +
+                             (block_z() * layout.batch + block_y() * layout.row + block_x() * layout.tile) * T::BYTES;
+    const int64_t *strides = p.z.strides, i = p.row_begin + block_y();
+    const int64_t z = (p.batch_begin + block_z()) * strides[0] + i * strides[1] + first_column * strides[2];
+    const tile_part tile = { t, z, i, first_column, length, count };
+    norm_tile<T, POSITIONS, BLOCK_THREADS, HIDDEN>(p, tile, t_rows, t_pitch, reinterpret_cast<float *>(staging));
     const norm_task task = { &p.z, p.norm_z, p.c_z, p.depth, p.raw_gate != 0, p.eps };
-    const int64_t *strides = p.z.strides;
-    const int64_t z =
-        (p.batch_begin + block_z()) * strides[0] + (p.row_begin + block_y()) * strides[1] + first_column * strides[2];
     const auto locate = [&](int row, int64_t *offset) {
         *offset = z + row * strides[2];
         return row < count;
@@ -285,7 +310,8 @@ EVO_DEVICE void finish(const gpu_tensor_finish_params &p, unsigned char *shared)
         else
             multiply_stage<T>(x_z + (step - weights.steps_t) * CHUNK, z_pitch, rows, STAGE_PITCH, own.gate);
         if (++step < weights.steps) return;
-        own.write(p, first, first_column + down, count - down, inverse + down, staging + wave * TILE_SIDE * OUT_PITCH);
+        own.write(p, first, tile.i, first_column + down, count - down, inverse + down,
+                  staging + wave * TILE_SIDE * OUT_PITCH);
         clear(own.y);
         clear(own.gate);
         step = 0;
@@ -293,11 +319,134 @@ EVO_DEVICE void finish(const gpu_tensor_finish_params &p, unsigned char *shared)
     });
 }
 
-#define EVO_FINISH(name, type, positions, octets)                                                                     \
-    EVO_KERNEL(evo_trimul_finish_##name##_##positions, gpu_tensor_finish_params, BLOCK_THREADS, 2) {                  \
-        EVO_DYNAMIC_SHARED(shared);                                                                                   \
-        finish<type, positions, octets>(p, shared);                                                                   \
+/* --- Both matrices in shared memory --- */
+
+static constexpr int WHOLE_WAVES = GPU_FINISH_WHOLE_WAVES, WHOLE_TILES = GPU_FINISH_WHOLE_TILES,
+                     WHOLE_LENGTH = GPU_FINISH_WHOLE_LENGTH;
+
+/* COLUMNS rows of `depth` numbers, with zeros up to DEPTH, PITCH bytes apart. */
+template <class T, int DEPTH> EVO_DEVICE void load_matrix(const void *matrix, int depth, unsigned char *shared) {
+    constexpr int PITCH = DEPTH * T::BYTES + GPU_ROW_PAD, PIECES = DEPTH * T::BYTES / 16;
+    const int pieces = depth * T::BYTES / 16;
+    for (int index = thread_x(); index < COLUMNS * PIECES; index += WHOLE_WAVES * WAVE) {
+        const int row = index / PIECES, piece = index % PIECES;
+        const bool there = piece < pieces;
+        async_copy16(shared + row * PITCH + piece * 16,
+                     static_cast<const unsigned char *>(matrix) + (row * pieces + (there ? piece : 0)) * 16, there);
     }
+    async_commit();
+}
+
+/* Positions from `at` on of tile `number` of the launch, of so many; a count of 0 or less where there are none. */
+template <class T>
+EVO_DEVICE tile_part part_of(const gpu_tensor_finish_params &p, int64_t number, int64_t tiles, int at) {
+    const gpu_t_layout &layout = p.layout;
+    const uint32_t row = static_cast<uint32_t>(number) / static_cast<uint32_t>(layout.tiles);
+    const int across = static_cast<int>(static_cast<uint32_t>(number) - row * layout.tiles),
+              column = across * WHOLE_LENGTH + at;
+    const int64_t t = block_z() * layout.batch + row * layout.row + across * layout.tile + at, i = p.row_begin + row;
+    return { static_cast<const unsigned char *>(p.t) + t * T::BYTES,
+             (p.batch_begin + block_z()) * p.z.strides[0] + i * p.z.strides[1] + column * p.z.strides[2],
+             i,
+             column,
+             across + 1 == layout.tiles ? layout.last_length : WHOLE_LENGTH,
+             number < tiles ? p.n - column : 0 };
+}
+
+/* The wave's rows as number `part` of its operands. */
+template <class T, int DOWN, int STEPS>
+EVO_DEVICE void load_rows(operand<T> (&to)[DOWN][STEPS], int part, const unsigned char *rows, int pitch) {
+    wave_barrier();
+    EVO_UNROLL
+    for (int r = 0; r < DOWN; r++) {
+        if (r != part) continue;
+        EVO_UNROLL
+        for (int k = 0; k < STEPS; k++) to[r][k] = load_from<T>(rows + lane_offset(pitch) + k * K_BYTES);
+    }
+    wave_barrier();
+}
+
+template <class T, int DEPTH> EVO_DEVICE void finish_whole(const gpu_tensor_finish_params &p, unsigned char *shared) {
+    constexpr int PITCH = DEPTH * T::BYTES + GPU_ROW_PAD, STEPS = DEPTH / TILE_K, MATRIX = COLUMNS * PITCH;
+    constexpr int OWN = TILE_SIDE * (PITCH > OUT_PITCH ? PITCH : OUT_PITCH), TILE_WAVES = WHOLE_WAVES / WHOLE_TILES,
+                  DOWN = WHOLE_LENGTH / TILE_WAVES / TILE_SIDE;
+    const int wave = thread_x() / WAVE, at = wave % TILE_WAVES * (DOWN * TILE_SIDE);
+    unsigned char *rows = shared + 2 * MATRIX + wave * (OWN + DOWN * TILE_SIDE * 4);
+    float *inverse = reinterpret_cast<float *>(rows + OWN);
+    load_matrix<T, DEPTH>(p.weight, p.c_depth, shared);
+    load_matrix<T, DEPTH>(p.gate_weight, p.depth, shared + MATRIX);
+    async_wait<0>();
+    block_barrier();
+
+    const norm_task task = { &p.z, p.norm_z, p.c_z, DEPTH, p.raw_gate != 0, p.eps };
+    const int64_t tiles = static_cast<int64_t>(p.rows) * p.layout.tiles,
+                  step = static_cast<int64_t>(p.blocks) * WHOLE_TILES;
+    for (int64_t first = static_cast<int64_t>(block_x()) * WHOLE_TILES; first < tiles; first += step) {
+        const tile_part own = part_of<T>(p, first + wave / TILE_WAVES, tiles, at);
+        operand<T> t[DOWN][STEPS], z[DOWN][STEPS];
+        EVO_NO_UNROLL
+        for (int part = 0; part < DOWN && part * TILE_SIDE < own.count; part++) {
+            const int before = part * TILE_SIDE, count = own.count - before;
+            const tile_part some = { own.t + before * T::BYTES,
+                                     own.z + before * p.z.strides[2],
+                                     own.i,
+                                     own.column + before,
+                                     own.length,
+                                     count };
+            norm_tile<T, TILE_SIDE, WAVE, DEPTH>(p, some, rows, PITCH, nullptr);
+            load_rows<T>(t, part, rows, PITCH);
+            const auto locate = [&](int position, int64_t *offset) {
+                *offset = some.z + position * p.z.strides[2];
+                return position < count;
+            };
+            norm_rows<T, TILE_SIDE, (DEPTH + 63) / 64, 1>(task, locate, rows, PITCH,
+                                                          p.scaled ? inverse + before : nullptr);
+            load_rows<T>(z, part, rows, PITCH);
+        }
+        block_barrier(); /* all of the tile is read */
+        if (own.count <= 0) continue;
+        EVO_NO_UNROLL
+        for (int out = 0; out < p.c_out; out += WAVE_COLUMNS) {
+            const unsigned char *weights = shared + out * PITCH + right_lane_offset(PITCH);
+            output_sums<T, DOWN> sum;
+            clear(sum.y);
+            clear(sum.gate);
+            EVO_UNROLL
+            for (int k = 0; k < STEPS; k++) EVO_UNROLL
+            for (int c = 0; c < ACROSS; c++) {
+                const unsigned char *from = weights + c * TILE_SIDE * PITCH + k * K_BYTES;
+                const right_operand<T> right = load_right_from<T>(from), right_gate = load_right_from<T>(from + MATRIX);
+                EVO_UNROLL
+                for (int r = 0; r < DOWN; r++) {
+                    multiply(sum.y[r][c], t[r][k], right);
+                    multiply(sum.gate[r][c], z[r][k], right_gate);
+                }
+            }
+            sum.write(p, out, own.i, own.column, own.count, inverse, rows);
+        }
+    }
+}
+
+#if defined(EVO_LARGE_SHARED)
+#define EVO_FINISH_WHOLE(name, type, depth)                                    \
+  EVO_KERNEL(evo_trimul_finish_whole_##name##_##depth,                         \
+             gpu_tensor_finish_params, WHOLE_WAVES *WAVE,                      \
+             GPU_FINISH_WHOLE_BLOCKS) {                                        \
+    EVO_DYNAMIC_SHARED(shared);                                                \
+    finish_whole<type, depth>(p, shared);                                      \
+  }
+EVO_FINISH_WHOLE(bf16, bfloat_t, 128)
+EVO_FINISH_WHOLE(bf16, bfloat_t, 64)
+EVO_FINISH_WHOLE(fp16, half_t, 128)
+EVO_FINISH_WHOLE(fp16, half_t, 64)
+#endif
+
+#define EVO_FINISH(name, type, positions, octets)                              \
+  EVO_KERNEL(evo_trimul_finish_##name##_##positions, gpu_tensor_finish_params, \
+             BLOCK_THREADS, 2) {                                               \
+    EVO_DYNAMIC_SHARED(shared);                                                \
+    finish<type, positions, octets>(p, shared);                                \
+  }
 EVO_FINISH(bf16, bfloat_t, 64, 2)
 EVO_FINISH(bf16, bfloat_t, 32, 6)
 EVO_FINISH(fp16, half_t, 64, 2)

@@ -2,6 +2,9 @@
  * tensor_project.cu: a and b on matrix units. A block norms its positions into shared memory and multiplies all rows of the
  * weights with them, 128 packed rows at a time: sums[packed row][position], so that a channel's positions are neighbours on
  * their way out. Waves stand in two columns; a tile of 16 channels and the tile of their gates belong to the same lanes.
+ *
+ * Where a block has room for all of the weights they stay there (`whole`), and each wave takes positions of its own,
+ * whose rows are its operands in registers: no wave waits for another, and one's gates run under the other's products.
  */
 #include "backends/gpu/kernels/norm_rows.h"
 #include "backends/gpu/kernels/trimul/params.h"
@@ -9,6 +12,7 @@
 static constexpr int STAGES = ASYNCHRONOUS ? GPU_TENSOR_STAGES : 2, ROWS = GPU_TENSOR_ROWS;
 static constexpr int WAVES = ASYNCHRONOUS ? int{ GPU_TRIMUL_WAVES } : int{ GPU_BLOCK_WAVES },
                      BLOCK_THREADS = WAVES * WAVE;
+static constexpr int WHOLE_WAVES = GPU_PROJECT_WHOLE_WAVES, WHOLE_POSITIONS = GPU_PROJECT_WHOLE_POSITIONS;
 static constexpr int WAVE_ROWS = ROWS / (WAVES / 2), DOWN = WAVE_ROWS / TILE_SIDE;
 
 /* The row of position m. N is below 2^16. */
@@ -25,14 +29,36 @@ EVO_DEVICE bool locate_position(const gpu_tensor_project_params &p, int64_t m, i
     return m < p.positions && k < p.n;
 }
 
-/* The mask of position m over its row's power of two; 0 for padding. */
-EVO_DEVICE float mask_of(const gpu_tensor_project_params &p, int64_t m) {
+/* The mask of position m over its row's power of two, which `exponents` has from row `first_row` on; 0 for padding. */
+EVO_DEVICE float mask_of(const gpu_tensor_project_params &p, int64_t m, const int32_t *exponents, uint32_t first_row) {
     int64_t source, at;
     if (!locate_position(p, m, &source, &at)) return 0.0f;
     const float mask = load_mask(p.mask, at);
-    return p.mask_exponents
-               ? mask * power_of_two(-p.mask_exponents[static_cast<int64_t>(block_z()) * p.n + row_of(p, m)])
-               : mask;
+    return exponents ? mask * power_of_two(-exponents[row_of(p, m) - first_row]) : mask;
+}
+
+/* The exponents of this batch entry's rows, found by a launch ahead, or NULL. */
+EVO_DEVICE const int32_t *found_exponents(const gpu_tensor_project_params &p) {
+    return p.mask_exponents ? p.mask_exponents + static_cast<int64_t>(block_z()) * p.n : nullptr;
+}
+
+/*
+ * The exponents of the rows in which positions from `first` on stand, into shared memory, 32 lanes a row; of each row the
+ * block where it begins puts its own into memory, for finish.
+ */
+EVO_DEVICE void find_exponents(const gpu_tensor_project_params &p, int64_t first, int count, int32_t *shared) {
+    const int64_t end = first + count < p.positions ? first + count : p.positions;
+    const int first_row = static_cast<int>(row_of(p, first)), last_row = static_cast<int>(row_of(p, end - 1));
+    const int64_t batch = (p.batch_begin + block_z()) * p.mask.strides[0];
+    for (int begin = first_row; begin <= last_row; begin += BLOCK_THREADS / 32) {
+        const int row = begin + thread_x() / 32;
+        const bool there = row <= last_row;
+        const int exponent = mask_exponent(p.mask, batch + row * p.mask.strides[1], p.mask.strides[2], there ? p.n : 0);
+        if (thread_x() % 32 != 0 || !there) continue;
+        shared[row - first_row] = exponent;
+        if (block_y() == 0 && static_cast<int64_t>(row) * p.pitch >= first)
+            p.mask_exponents[static_cast<int64_t>(block_z()) * p.n + row] = exponent;
+    }
 }
 
 /* The weights' chunks of 128 rows, one after the other, each over all of K. */
@@ -110,8 +136,8 @@ template <class T, int WIDTH> struct channel_rows {
     }
 };
 
-template <class T, int ACROSS> struct projection {
-    sums sum[DOWN][ACROSS];
+template <class T, int ROW_TILES, int ACROSS> struct projection {
+    sums sum[ROW_TILES][ACROSS];
     channel_rows<T, ACROSS * TILE_SIDE> rows;
     const float *mask; /* of this wave's positions */
 
@@ -157,16 +183,21 @@ EVO_DEVICE void project(const gpu_tensor_project_params &p, unsigned char *share
     stage_walk<STAGES, weight_rows<T>> walk = { ring, (end - begin) * weights.steps };
     walk.begin(weights);
 
-    static_assert(POSITIONS <= BLOCK_THREADS, "a mask a thread");
-    if (thread_x() < POSITIONS) mask[thread_x()] = mask_of(p, first + thread_x());
+    int32_t *exponents = reinterpret_cast<int32_t *>(mask + POSITIONS);
+    if (p.finds_exponents) find_exponents(p, first, POSITIONS, exponents);
     const norm_task task = { &p.source, p.norm, p.channels, p.depth, false, p.eps };
     const auto locate = [&](int row, int64_t *offset) {
         int64_t at;
         return locate_position(p, first + row, offset, &at);
     };
     norm_rows<T, POSITIONS, OCTETS, WAVES>(task, locate, x, pitch, nullptr);
+    if (p.finds_exponents) block_barrier();
+    static_assert(POSITIONS <= BLOCK_THREADS, "a mask a thread");
+    if (thread_x() < POSITIONS)
+        mask[thread_x()] = p.finds_exponents ? mask_of(p, first + thread_x(), exponents, row_of(p, first))
+                                             : mask_of(p, first + thread_x(), found_exponents(p), 0);
 
-    projection<T, ACROSS> own;
+    projection<T, DOWN, ACROSS> own;
     own.mask = mask + across * (POSITIONS / 2);
     own.rows.start(p, staging + wave * TILE_SIDE * own.rows.PITCH, first + across * (POSITIONS / 2));
     clear(own.sum);
@@ -193,11 +224,100 @@ EVO_DEVICE void project(const gpu_tensor_project_params &p, unsigned char *share
     });
 }
 
-#define EVO_PROJECT(name, type, positions, octets)                                                                    \
-    EVO_KERNEL(evo_trimul_project_##name##_##positions, gpu_tensor_project_params, BLOCK_THREADS, 2) {                \
-        EVO_DYNAMIC_SHARED(shared);                                                                                   \
-        project<type, positions, octets>(p, shared);                                                                  \
+/* --- All weights in shared memory --- */
+
+/* All rows of the group, a's, then b's, each `DEPTH` numbers with zeros at the end, PITCH bytes apart. */
+template <class T, int DEPTH> EVO_DEVICE void load_weights(const gpu_tensor_project_params &p, unsigned char *shared) {
+    constexpr int PITCH = DEPTH * T::BYTES + GPU_ROW_PAD, PIECES = DEPTH * T::BYTES / 16;
+    const int rows = 2 * p.whole_rows, pieces = p.depth * T::BYTES / 16;
+    for (int index = thread_x(); index < rows * PIECES; index += WHOLE_WAVES * WAVE) {
+        const int row = index / PIECES, piece = index % PIECES, side = row / p.whole_rows;
+        const int64_t from = static_cast<int64_t>(side) * p.side_rows + p.group_begin * 2 + row - side * p.whole_rows;
+        const bool there = piece < pieces;
+        async_copy16(shared + row * PITCH + piece * 16,
+                     static_cast<const unsigned char *>(p.weight) + (from * pieces + (there ? piece : 0)) * 16, there);
     }
+    async_commit();
+}
+
+template <class T, int DEPTH> EVO_DEVICE void project_whole(const gpu_tensor_project_params &p, unsigned char *shared) {
+    constexpr int PITCH = DEPTH * T::BYTES + GPU_ROW_PAD, STEPS = DEPTH / TILE_K, ACROSS = WHOLE_POSITIONS / TILE_SIDE;
+    const int wave = thread_x() / WAVE;
+    unsigned char *rows = shared + 2 * p.whole_rows * PITCH + wave * (TILE_SIDE * PITCH + WHOLE_POSITIONS * 4);
+    float *mask = reinterpret_cast<float *>(rows + TILE_SIDE * PITCH);
+    load_weights<T, DEPTH>(p, shared);
+    async_wait<0>();
+    block_barrier();
+
+    const norm_task task = { &p.source, p.norm, p.channels, DEPTH, false, p.eps };
+    const int64_t tiles = (p.positions + WHOLE_POSITIONS - 1) / WHOLE_POSITIONS;
+    /* Blocks take neighbouring tiles, so that the last ones are spread over all of them. */
+    const int64_t step = static_cast<int64_t>(WHOLE_WAVES) * p.blocks;
+    for (int64_t tile = static_cast<int64_t>(wave) * p.blocks + block_x(); tile < tiles; tile += step) {
+        const int64_t begin = tile * WHOLE_POSITIONS;
+        if (lane_number() < WHOLE_POSITIONS)
+            mask[lane_number()] = mask_of(p, begin + lane_number(), found_exponents(p), 0);
+        right_operand<T> held[ACROSS][STEPS];
+        EVO_NO_UNROLL
+        for (int part = 0; part < ACROSS; part++) {
+            const auto locate = [&](int row, int64_t *offset) {
+                int64_t at;
+                return locate_position(p, begin + part * TILE_SIDE + row, offset, &at);
+            };
+            norm_rows<T, TILE_SIDE, (DEPTH + 63) / 64, 1>(task, locate, rows, PITCH, nullptr);
+            wave_barrier();
+            EVO_UNROLL
+            for (int a = 0; a < ACROSS; a++) {
+                if (a != part) continue;
+                EVO_UNROLL
+                for (int k = 0; k < STEPS; k++)
+                    held[a][k] = load_right_from<T>(rows + right_lane_offset(PITCH) + k * K_BYTES);
+            }
+            wave_barrier();
+        }
+        projection<T, 2, ACROSS> own;
+        own.mask = mask;
+        own.rows.start(p, rows, begin);
+        const unsigned char *weights = shared + lane_offset(PITCH);
+        EVO_NO_UNROLL
+        for (int row = 0; row < 2 * p.whole_rows; row += 2 * TILE_SIDE, weights += 2 * TILE_SIDE * PITCH) {
+            clear(own.sum);
+            EVO_UNROLL
+            for (int k = 0; k < STEPS; k++) EVO_UNROLL
+            for (int d = 0; d < 2; d++) {
+                const operand<T> left = load_from<T>(weights + d * TILE_SIDE * PITCH + k * K_BYTES);
+                EVO_UNROLL
+                for (int a = 0; a < ACROSS; a++) multiply(own.sum[d][a], left, held[a][k]);
+            }
+            const int side = row >= p.whole_rows, channel = (row - side * p.whole_rows) / 2;
+            own.gate(0,
+                     reinterpret_cast<const float4_t *>(p.table) + side * (p.side_rows / 2) + p.group_begin + channel);
+            own.rows.write(static_cast<unsigned char *>(p.target[side]) +
+                               (block_z() * p.target_batch + channel * p.channel_stride) * T::BYTES,
+                           p.channel_stride, p.group - channel);
+        }
+    }
+}
+
+#if defined(EVO_LARGE_SHARED)
+#define EVO_PROJECT_WHOLE(name, type, depth)                                   \
+  EVO_KERNEL(evo_trimul_project_whole_##name##_##depth,                        \
+             gpu_tensor_project_params, WHOLE_WAVES *WAVE, 1) {                \
+    EVO_DYNAMIC_SHARED(shared);                                                \
+    project_whole<type, depth>(p, shared);                                     \
+  }
+EVO_PROJECT_WHOLE(bf16, bfloat_t, 128)
+EVO_PROJECT_WHOLE(bf16, bfloat_t, 64)
+EVO_PROJECT_WHOLE(fp16, half_t, 128)
+EVO_PROJECT_WHOLE(fp16, half_t, 64)
+#endif
+
+#define EVO_PROJECT(name, type, positions, octets)                             \
+  EVO_KERNEL(evo_trimul_project_##name##_##positions,                          \
+             gpu_tensor_project_params, BLOCK_THREADS, 2) {                    \
+    EVO_DYNAMIC_SHARED(shared);                                                \
+    project<type, positions, octets>(p, shared);                               \
+  }
 EVO_PROJECT(bf16, bfloat_t, 128, 2)
 EVO_PROJECT(bf16, bfloat_t, 64, 4)
 EVO_PROJECT(bf16, bfloat_t, 32, 6)
