@@ -117,7 +117,7 @@ static double rounds_cost(const evo_device *device, double blocks, double each) 
 static double outer_first_cost(const evo_device *device, const evo_opm_desc *d) {
     const double hidden = (double)gpu_round(d->c, GPU_OPM_HIDDEN), side = (double)gpu_blocks(d->n, GPU_OPM_SIDE);
     const double blocks = (double)d->batch * side * side * (double)gpu_blocks(d->c_z, GPU_OPM_COLUMNS);
-    return rounds_cost(device, blocks, GPU_OPM_PAIRS * hidden * hidden * ((double)d->s + GPU_OPM_COLUMNS));
+    return rounds_cost(device, blocks, (double)GPU_OPM_PAIRS * hidden * hidden * (double)(d->s + GPU_OPM_COLUMNS));
 }
 
 static double weight_first_cost(const evo_device *device, const evo_opm_desc *d) {
