@@ -464,6 +464,10 @@ static void test_small(void **state) {
     for (size_t i = 0; i < COUNT(cases); i++) judge_all(cases[i].widths, cases[i].rest, seed + i, 6);
     judge_text(judge_context, "trimul(dtype=bf16,n=9,c_z=64,c=32,variant=mean)", seed);
     judge_text(judge_context, "trimul(dtype=fp16,n=9,c_z=32,c=32,variant=mean,residual=1)", seed);
+    /* t's eps at the scale that t has */
+    judge_text(judge_context,
+               "trimul(dtype=fp16,n=9,c_z=64,c=32,mask=fractional,mask_dtype=fp32,mask_max=1000,ln_eps=1,biases=none)",
+               seed);
     for (size_t t = 0; t < COUNT(types); t++) {
         char text[CASE_NAME_SIZE];
         snprintf(text, sizeof text, "trimul(%s,b=3,n=9,c_z=64,c=32,residual=1)", types[t]);
