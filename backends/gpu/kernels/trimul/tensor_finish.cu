@@ -341,8 +341,8 @@ template <class T, int DEPTH> EVO_DEVICE void load_matrix(const void *matrix, in
 template <class T>
 EVO_DEVICE tile_part part_of(const gpu_tensor_finish_params &p, int64_t number, int64_t tiles, int at) {
     const gpu_t_layout &layout = p.layout;
-    const uint32_t row = static_cast<uint32_t>(number) / static_cast<uint32_t>(layout.tiles);
-    const int across = static_cast<int>(static_cast<uint32_t>(number) - row * layout.tiles),
+    const uint32_t count = static_cast<uint32_t>(layout.tiles), row = static_cast<uint32_t>(number) / count;
+    const int across = static_cast<int>(static_cast<uint32_t>(number) - row * count),
               column = across * WHOLE_LENGTH + at;
     const int64_t t = block_z() * layout.batch + row * layout.row + across * layout.tile + at, i = p.row_begin + row;
     return { static_cast<const unsigned char *>(p.t) + t * T::BYTES,
