@@ -57,5 +57,5 @@ evo_status evo_fail(evo_status status, const char *format, ...) {
 }
 
 evo_status evo_fail_null(const char *function, const char *argument) {
-    return evo_fail(EVO_ERROR_NULL_POINTER, "%s: %s is NULL", function, argument);
+    return evo_fail(EVO_ERROR_NULL_POINTER, "%s: %s is NULL, expected a pointer", function, argument);
 }

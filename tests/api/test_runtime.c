@@ -63,7 +63,7 @@ static void test_device_info(void **state) {
     assert_true(info.description[0] != '\0' && info.arch[0] != '\0');
     assert_true(info.compute_units >= 1 && info.wave_size >= 1);
     if (strcmp(info.name, "cpu") == 0) assert_true(info.wave_size == 1 && info.shared_memory_size == 0);
-    REFUSED(evo_context_device(NULL, &info), EVO_ERROR_NULL_POINTER, "context");
+    REFUSED(evo_context_device(NULL, &info), EVO_ERROR_NULL_POINTER, "context is NULL, expected a pointer");
     REFUSED(evo_context_device(context, NULL), EVO_ERROR_NULL_POINTER, "info");
 }
 
