@@ -78,7 +78,8 @@ class TestCommandLine(EvoTest):
     def test_usage_errors(self):
         shape = ["--op", "opm", "--shape", "1,2,3,4,5,6"]
         wrong = [
-            [], ["fly"], ["--bogus"], ["info", "extra"], ["info", "--bogus"], ["run"], ["run", "--op"],
+            [], ["fly"], ["--bogus"], ["--version", "x"], ["--help", "run"], ["info", "extra"], ["info", "--bogus"],
+            ["run"], ["run", "--op"],
             ["run", "--op", "pairformer", "--shape", "1,2"], ["run", *shape, "-o", "out.txt"], ["run", *shape, "extra"],
             ["run", "--op", "opm", "--shape", "1,2,3"], ["run", "--op", "opm", "--shape", "1,2,3,4,5,6,7"],
             ["run", "--op", "opm", "--shape", "1,2,3,4,5,x"], ["run", "--op", "opm", "--shape", "1,2,3,4,5,-6"],
@@ -113,6 +114,9 @@ class TestCommandLine(EvoTest):
                 (["run", "--case", "opm(dtype=fp8)"], ['dtype: "fp8"', "fp64, fp32, bf16, fp16"]),
                 (["run", "--case", "opm(compute=fp8)"], ['compute: "fp8"', "tf32"]),
                 (["run", "--case", "opm(runs=2000)"], ['"2000"', "1000"]),
+                (["run", "--case", "opm(n=8,n=9)"], ["n is given twice"]),
+                (["run", "--case", "opm(variant=mean,n=8,c=4,variant=mean)"], ["variant is given twice"]),
+                (["--version", "x"], ['unexpected argument "x"']),
                 (["run", "--case", "opm(n=1"], ["KEY=VALUE"])):
             with self.subTest(arguments):
                 self.refused(*arguments, status=2, parts=parts)

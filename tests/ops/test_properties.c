@@ -56,6 +56,16 @@ static void random_text(char *text, size_t size, int is_opm, int64_t n, int64_t 
     judge_end(text, size);
 }
 
+/* The text with another size. */
+static void resize(const char *text, const char *key, int64_t value, char *resized, size_t size) {
+    char start_of_key[8];
+    snprintf(start_of_key, sizeof start_of_key, ",%s=", key);
+    const char *at = strstr(text, start_of_key);
+    assert_non_null(at);
+    snprintf(resized, size, "%.*s%s%" PRId64 "%s", (int)(at - text), text, start_of_key, value,
+             at + 1 + strcspn(at + 1, ",)"));
+}
+
 /* One of the device's kernels by name, if that takes the case; else the one that the plan chooses. */
 static void choose_kernel(struct evo_case *c) {
     const struct case_common common = c->op->common(&c->desc);
@@ -252,12 +262,6 @@ static void judge_masked(const char *text, const char *part, char along, int sam
     case_destroy(&c);
 }
 
-/* The text with another size: `key` is its last. */
-static void resize(const char *text, const char *key, int64_t value, char *resized, size_t size) {
-    const int length = (int)strlen(text) - 1;
-    snprintf(resized, size, "%.*s,%s=%" PRId64 ")", length, text, key, value);
-}
-
 /* A masked residue adds zeros to the triangle's sums, at their ends, and nothing at all to those of the outer product mean. */
 static void test_masked_residues(void **state) {
     (void)state;
@@ -313,11 +317,15 @@ static void test_scaled_masks(void **state) {
     (void)state;
     start(45);
     for (int i = 0; i < test_scaled(ROUNDS); i++) {
-        char text[CASE_NAME_SIZE];
+        char any[CASE_NAME_SIZE], text[CASE_NAME_SIZE];
         const int is_opm = i % 2;
-        random_text(text, sizeof text, is_opm, 1 + below(12), 1 + below(20),
+        random_text(any, sizeof any, is_opm, 1 + below(12), 1 + below(20),
                     is_opm ? PICK(&random_state, ",mask=random", ",mask=fractional", ",mask=row")
-                           : ",mask=fractional,ln_eps=0,c=8");
+                           : ",mask=fractional,ln_eps=0");
+        if (is_opm)
+            strcpy(text, any);
+        else
+            resize(any, "c", 8, text, sizeof text);
         struct evo_case c = judge_parse(judge_context, text, seed), scaled;
         struct io_error error;
         struct case_outcome outcome;
@@ -344,9 +352,10 @@ static void test_batches(void **state) {
     (void)state;
     start(46);
     for (int i = 0; i < test_scaled(ROUNDS / 2); i++) {
-        char text[CASE_NAME_SIZE];
-        random_text(text, sizeof text, i % 2, 1 + below(20), 1 + below(40),
-                    PICK(&random_state, ",mask=random,b=3", ",mask=batch,b=4", ",mask=none,b=2"));
+        char any[CASE_NAME_SIZE], text[CASE_NAME_SIZE];
+        random_text(any, sizeof any, i % 2, 1 + below(20), 1 + below(40),
+                    PICK(&random_state, ",mask=random", ",mask=batch", ",mask=none"));
+        resize(any, "b", 2 + i % 3, text, sizeof text);
         judge_split(judge_context, text);
     }
 }

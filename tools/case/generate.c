@@ -178,6 +178,16 @@ static bool set_key(struct evo_case *c, struct recipe *recipe, const char *key, 
     return set_other(c, recipe, key, value, error);
 }
 
+/* Whether a later pair begins as this one does, by so many characters: KEY=. */
+static bool stands_again(const char *pair, size_t length) {
+    for (const char *comma = strchr(pair, ','); comma != NULL; comma = strchr(comma + 1, ',')) {
+        if (strncmp(comma + 1, pair, length) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Applies the pairs KEY=VALUE; the variant first wherever it stands, because the others refine it. */
 static bool set_keys(struct evo_case *c, struct recipe *recipe, char *pairs, struct io_error *error) {
     for (int pass = 0; pass < 2; pass++) {
@@ -188,6 +198,9 @@ static bool set_keys(struct evo_case *c, struct recipe *recipe, char *pairs, str
             char *equals = memchr(next, '=', length);
             if (equals == NULL || length >= sizeof pair) {
                 return io_fail(error, "\"%.*s\" is not KEY=VALUE", (int)(length < 100 ? length : 100), next);
+            }
+            if (stands_again(next, (size_t)(equals - next) + 1)) {
+                return io_fail(error, "%.*s is given twice, expected once", (int)(equals - next), next);
             }
             memcpy(pair, next, length);
             pair[length] = '\0';

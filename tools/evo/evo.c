@@ -36,10 +36,14 @@ static void help(void) {
     }
 }
 
-/* An option in the place of a subcommand. */
+/* An option in the place of a subcommand, and nothing after it. */
 static int own_option(int argc, char **argv) {
     struct arguments arguments = { &self, argc, argv, NULL };
-    switch (next_option(&arguments)) {
+    const int option = next_option(&arguments);
+    if (option >= 0 && argc > 2) {
+        return usage_error(&self, "unexpected argument \"%s\"", argv[2]);
+    }
+    switch (option) {
     case KEY_HELP:
         help();
         return close_output(&self, STATUS_GOOD);
