@@ -382,6 +382,11 @@ def test_refusals():
     module._specify()
     with pytest.raises(evoformer.InvalidArgument, match="workspace_limit"), torch.no_grad():
         module(z, mask)
+    for limit, kind in (-1, ValueError), (2**64, ValueError), (1e6, TypeError):
+        with pytest.raises(kind, match="workspace_limit is "):
+            fused.TriangleMultiplication(64, 32, workspace_limit=limit)
+    with pytest.raises(ValueError, match="workspace_limit is -1"):
+        module._operator(*operator_call(module, z, mask), None, None, -1, False)
     with pytest.raises(ValueError, match="compute|fp8"):
         fused.TriangleMultiplication(64, 32, compute="fp8").to(DEVICE)(z, mask)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from .. import _ops as ops
-from .._functions import _choice
+from .._functions import _choice, _whole
 from . import _operators
 
 Half = Optional[int]
@@ -120,7 +120,7 @@ class Fused(nn.Module):
         first = by_name["a_weight" if self._kind.op == "opm" else "a_proj_weight"]
         present = tuple(name for name, weight in by_name.items() if weight is not None)
         self._spec = ops.spec(self._kind, first.shape[1], first.shape[0], by_name["out_weight"].shape[0], present,
-                              *self._options, 1.0, self.workspace_limit, None)
+                              *self._options, 1.0, _whole("workspace_limit", self.workspace_limit), None)
         for name, shape in self._spec.shapes().items():
             weight = by_name[name]
             if weight is not None and tuple(weight.shape) != shape:

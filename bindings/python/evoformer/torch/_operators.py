@@ -17,6 +17,7 @@ from torch import Tensor
 from .. import _library as lib
 from .. import _ops as ops
 from .._arrays import torch_device
+from .._functions import _whole
 from . import _formulas
 
 _DTYPES = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16",
@@ -338,7 +339,8 @@ class _Operator:
         if spec is None:
             present = tuple(name for name, weight in zip(self.kind.weights, weights) if weight is not None)
             spec = self.specs[key] = ops.spec(self.kind, *self.channels(weights), present,
-                                              *arguments[self.first:self.second], 1.0, workspace_limit, None)
+                                              *arguments[self.first:self.second], 1.0,
+                                              _whole("workspace_limit", workspace_limit), None)
         return self.caches.run(spec, x, arguments[1], arguments[2], sources, lambda: weights, compute,
                                out_dtype or x.dtype, static_weights)
 
