@@ -35,16 +35,16 @@ bool canvas_write(const struct canvas *canvas, const char *path) {
     bool good;
 
     if (!file) {
-        fprintf(stderr, "%s: %s\n", path, strerror(errno));
+        complain("%s: %s", path, strerror(errno));
         return false;
     }
     image.width = (png_uint_32)canvas->width;
     image.height = (png_uint_32)canvas->height;
     image.format = PNG_FORMAT_RGB;
     good = png_image_write_to_stdio(&image, file, 0, canvas->pixels, 0, NULL) != 0;
-    if (!good) fprintf(stderr, "%s: %s\n", path, image.message);
+    if (!good) complain("%s: %s", path, image.message);
     if (fclose(file) != 0 && good) {
-        fprintf(stderr, "%s: %s\n", path, strerror(errno));
+        complain("%s: %s", path, strerror(errno));
         good = false;
     }
     return good;

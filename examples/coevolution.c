@@ -28,7 +28,8 @@
 static const double tolerance = 1e-5; /* of the checks: fp32 sums of probabilities keep six digits */
 
 struct options {
-    const char *alignment, *compare, *device;
+    const char *alignment, *compare, *device_name;
+    struct evo_context *device;
 };
 
 /* What goes on is told only to a person, on a terminal. */
@@ -135,7 +136,7 @@ static bool score_and_report(const struct alignment *alignment, const struct opt
     scores = contact_scores(frequencies, alignment->columns, &varies);
     tell("");
     if (!scores) {
-        fprintf(stderr, "coevolution: out of memory\n");
+        complain("out of memory");
         return false;
     }
     if (varies)
@@ -182,7 +183,7 @@ static bool analyse(const struct alignment *alignment, const double *weights, co
         good = check_sums(frequencies, alignment->columns);
         good = check_symmetry(frequencies, alignment->columns) && good;
         good = check_columns(frequencies, alignment, weights, effective) && good;
-        if (!good) fprintf(stderr, "coevolution: the frequencies are wrong; nothing was written\n");
+        if (!good) complain("the frequencies are wrong; nothing was written");
     }
     good = good && score_and_report(alignment, options, other, frequencies, effective, report.device);
     free(frequencies);
@@ -198,7 +199,7 @@ static bool run(const struct options *options) {
     if (good && options->compare) good = contact_read(&other, options->compare, alignment.columns);
     if (good) {
         weights = alignment_weights(&alignment, tell_weights);
-        if (!weights) fprintf(stderr, "coevolution: out of memory\n");
+        if (!weights) complain("out of memory");
     }
     good = good && weights && analyse(&alignment, weights, options, options->compare ? &other : NULL);
     free(weights);
@@ -213,8 +214,7 @@ static const char *default_alignment(void) {
 
     for (size_t k = 0; k < sizeof places / sizeof *places; k++)
         if (access(places[k], R_OK) == 0) return places[k];
-    fprintf(stderr, "coevolution: the shipped alignment is not there: neither %s nor %s can be read; name a file\n",
-            places[0], places[1]);
+    complain("the shipped alignment is not there: neither %s nor %s can be read; name a file", places[0], places[1]);
     return NULL;
 }
 
@@ -227,7 +227,7 @@ static bool own_list(const char *alignment, char **list) {
 
     *list = NULL;
     if (!path) {
-        fprintf(stderr, "coevolution: out of memory\n");
+        complain("out of memory");
         return false;
     }
     memcpy(path, alignment, length);
@@ -278,7 +278,7 @@ static bool parse(int argc, char **argv, struct options *options, int *status) {
         if (letter == 'c') {
             options->compare = optarg;
         } else if (letter == 'd') {
-            options->device = optarg;
+            options->device_name = optarg;
         } else if (letter == 'h') {
             help();
             *status = 0;
@@ -289,7 +289,7 @@ static bool parse(int argc, char **argv, struct options *options, int *status) {
         }
     }
     if (argc - optind > 1) {
-        fprintf(stderr, "coevolution: only one alignment is taken, not also '%s'\n", argv[optind + 1]);
+        complain("only one alignment is taken, not also '%s'", argv[optind + 1]);
         usage(stderr);
         return false;
     }
@@ -298,20 +298,26 @@ static bool parse(int argc, char **argv, struct options *options, int *status) {
 }
 
 int main(int argc, char **argv) {
-    struct options options = { .device = "cpu" };
+    struct options options = { .device_name = "cpu" };
     char *found = NULL;
     int status;
-    bool good;
+    bool good, misnamed;
 
     if (!parse(argc, argv, &options, &status)) return status;
     if (!options.alignment) options.alignment = default_alignment();
     if (!options.alignment) return EXIT_FAILURE;
+    options.device = device_open(options.device_name, &misnamed);
+    if (!options.device) {
+        if (misnamed) usage(stderr);
+        return misnamed ? 2 : EXIT_FAILURE;
+    }
     good = options.compare || own_list(options.alignment, &found);
     if (found) options.compare = found;
     good = good && run(&options);
     free(found);
+    device_close(options.device);
     if (fflush(stdout) != 0) {
-        fprintf(stderr, "coevolution: standard output: %s\n", strerror(errno));
+        complain("standard output: %s", strerror(errno));
         good = false;
     }
     return good ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -14,7 +14,19 @@ enum {
     SEPARATION = 5, /* the least j - i of such a pair: nearer columns touch in every protein */
 };
 
-/* text.c: a file in memory, read line by line. Functions that return false have written why to standard error. */
+/* text.c: messages, and a file in memory, read line by line. Functions that return false have written why to standard error. */
+
+/* Begins every message. */
+extern const char *program_name;
+
+#if defined(__GNUC__)
+#define PRINTF_LIKE(text, first) __attribute__((format(printf, text, first)))
+#else
+#define PRINTF_LIKE(text, first)
+#endif
+
+/* Writes "program: message" to standard error. */
+void complain(const char *format, ...) PRINTF_LIKE(1, 2);
 
 struct text {
     const char *name; /* as given, for messages */
@@ -33,12 +45,8 @@ bool text_read(struct text *text, const char *path);
 bool text_next(struct text *text, struct span *line);
 void text_free(struct text *text);
 
-/* Writes "file:line: message" to standard error. */
-void text_error(const struct text *text, size_t line, const char *format, ...)
-#if defined(__GNUC__)
-    __attribute__((format(printf, 3, 4)))
-#endif
-    ;
+/* Writes "program: file:line: message" to standard error. */
+void text_error(const struct text *text, size_t line, const char *format, ...) PRINTF_LIKE(3, 4);
 
 /* a * b, or false if that is more than memory can hold. */
 bool size_product(size_t a, size_t b, size_t *product);
@@ -67,11 +75,20 @@ struct mean_report {
     double seconds;
 };
 
+struct evo_context;
+
 /*
- * The frequencies of all pairs of symbols in all pairs of columns, [columns][columns][21][21], computed on the device of
- * this name; the caller frees them. NULL after an error, which is written to standard error.
+ * Opens the device of this name, for the caller to close. NULL after an error, which is written to standard error; *misnamed
+ * is whether the name itself is wrong.
  */
-float *pair_frequencies(const struct alignment *alignment, const double *weights, const char *device,
+struct evo_context *device_open(const char *name, bool *misnamed);
+void device_close(struct evo_context *device);
+
+/*
+ * The frequencies of all pairs of symbols in all pairs of columns, [columns][columns][21][21], computed on this device; the
+ * caller frees them. NULL after an error, which is written to standard error.
+ */
+float *pair_frequencies(const struct alignment *alignment, const double *weights, struct evo_context *device,
                         struct mean_report *report);
 
 /* contacts.c */

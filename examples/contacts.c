@@ -94,7 +94,7 @@ bool contact_write(const struct pair_list *best, const char *path) {
     bool good;
 
     if (!file) {
-        fprintf(stderr, "%s: %s\n", path, strerror(errno));
+        complain("%s: %s", path, strerror(errno));
         return false;
     }
     fprintf(file, "i\tj\tscore\n");
@@ -102,7 +102,7 @@ bool contact_write(const struct pair_list *best, const char *path) {
         fprintf(file, "%zu\t%zu\t%.6f\n", best->pairs[k].i + 1, best->pairs[k].j + 1, best->pairs[k].score);
     good = !ferror(file);
     if (fclose(file) != 0 || !good) {
-        fprintf(stderr, "%s: %s\n", path, strerror(errno));
+        complain("%s: %s", path, strerror(errno));
         return false;
     }
     return true;

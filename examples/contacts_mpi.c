@@ -46,7 +46,7 @@ static void own_device(char *name, size_t size) {
 }
 
 /* The contact map of an alignment, [columns][columns]; the caller frees it. */
-static double *contact_map(const char *path, const char *device, size_t *columns) {
+static double *contact_map(const char *path, struct evo_context *device, size_t *columns) {
     struct alignment alignment;
     struct mean_report report;
     double *weights = NULL, *scores = NULL;
@@ -58,7 +58,7 @@ static double *contact_map(const char *path, const char *device, size_t *columns
     if (weights) frequencies = pair_frequencies(&alignment, weights, device, &report);
     if (frequencies) scores = contact_scores(frequencies, alignment.columns, &varies);
     if (!scores || alignment.columns > 40000) { /* its square is an int for MPI */
-        fprintf(stderr, "contacts_mpi: %s: no contact map: out of memory, or too large\n", path);
+        complain("%s: no contact map: out of memory, or too large", path);
         give_up();
     }
     fprintf(stderr, "rank %d: %s on %s (%s), kernel %s, %.2f s\n", rank, path, report.device, report.description,
@@ -94,11 +94,12 @@ static void gather(const char *output, char **paths, int count, double **maps, c
         write_map(file, paths[k], maps[k], (size_t)other);
         if (k == count - 1 && fclose(file) == 0) return;
     }
-    fprintf(stderr, "contacts_mpi: %s: %s\n", output, strerror(errno));
+    complain("%s: %s", output, strerror(errno));
     give_up();
 }
 
 int main(int argc, char **argv) {
+    program_name = "contacts_mpi";
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -108,12 +109,16 @@ int main(int argc, char **argv) {
         return 2;
     }
 
-    char **paths = argv + 2, device[32];
+    struct evo_context *device;
+    bool misnamed;
+    char **paths = argv + 2, name[32];
     int count = argc - 2;
     double **maps = calloc((size_t)count, sizeof *maps); /* of this rank's share */
     size_t *columns = calloc((size_t)count, sizeof *columns);
     if (!maps || !columns) give_up();
-    own_device(device, sizeof device);
+    own_device(name, sizeof name);
+    device = device_open(name, &misnamed);
+    if (!device) give_up();
     for (int k = rank; k < count; k += ranks) maps[k] = contact_map(paths[k], device, &columns[k]);
 
     for (int k = rank; k < count && rank != 0; k += ranks) {
@@ -126,6 +131,7 @@ int main(int argc, char **argv) {
     for (int k = 0; k < count; k++) free(maps[k]);
     free(maps);
     free(columns);
+    device_close(device);
     MPI_Finalize();
     return EXIT_SUCCESS;
 }

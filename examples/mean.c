@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum {
@@ -28,7 +29,7 @@ struct buffers {
 
 /* One outer product mean and what it needs; all zero before, and after `close_mean`. */
 struct mean {
-    evo_context *context;
+    evo_context *context; /* the caller's */
     evo_device_info device;
     evo_opm_desc desc;
     evo_plan *plan;
@@ -41,7 +42,7 @@ struct mean {
 
 static bool succeeded(evo_status status, const char *what) {
     if (status == EVO_OK) return true;
-    fprintf(stderr, "coevolution: cannot %s: %s (%s)\n", what, evo_last_error(), evo_status_name(status));
+    complain("cannot %s: %s (%s)", what, evo_last_error(), evo_status_name(status));
     return false;
 }
 
@@ -49,7 +50,7 @@ static void *allocate(size_t count, size_t size) {
     size_t bytes;
     void *memory = size_product(count, size, &bytes) ? calloc(count ? count : 1, size) : NULL;
 
-    if (!memory) fprintf(stderr, "coevolution: out of memory: no room for %zu values of %zu bytes\n", count, size);
+    if (!memory) complain("out of memory: no room for %zu values of %zu bytes", count, size);
     return memory;
 }
 
@@ -63,13 +64,26 @@ static bool tensor_sizes(struct mean *mean, const struct alignment *alignment) {
            size_product(pairs, FREQUENCIES * sizeof(float), &mean->out_size);
 }
 
-static bool plan_mean(struct mean *mean, const struct alignment *alignment, const char *device) {
+struct evo_context *device_open(const char *name, bool *misnamed) {
+    evo_context *device = NULL;
+    const evo_status status = evo_context_create(name, NULL, &device);
+
+    /* A wrong variable of the environment is the same status. */
+    *misnamed = status == EVO_ERROR_INVALID_ARGUMENT && !strstr(evo_last_error(), "environment");
+    return succeeded(status, "open the device") ? device : NULL;
+}
+
+void device_close(struct evo_context *device) {
+    evo_context_destroy(device);
+}
+
+static bool plan_mean(struct mean *mean, const struct alignment *alignment, evo_context *device) {
+    mean->context = device;
     mean->device = (evo_device_info)EVO_DEVICE_INFO_INIT;
     mean->info = (evo_plan_info)EVO_PLAN_INFO_INIT;
     mean->desc = (evo_opm_desc)EVO_OPM_DESC_INIT;
     if (!tensor_sizes(mean, alignment)) {
-        fprintf(stderr, "coevolution: the alignment is too large: %zu columns have too many pairs\n",
-                alignment->columns);
+        complain("the alignment is too large: %zu columns have too many pairs", alignment->columns);
         return false;
     }
     mean->desc.s = (int64_t)alignment->sequences;
@@ -83,8 +97,7 @@ static bool plan_mean(struct mean *mean, const struct alignment *alignment, cons
     mean->desc.count_eps = 0;
     mean->desc.count_min = 0;
     mean->desc.layer_norm_eps = layer_norm_eps;
-    return succeeded(evo_context_create(device, NULL, &mean->context), "open the device") &&
-           succeeded(evo_context_device(mean->context, &mean->device), "ask for the device") &&
+    return succeeded(evo_context_device(mean->context, &mean->device), "ask for the device") &&
            succeeded(evo_opm_plan_create(mean->context, &mean->desc, &mean->plan), "plan the outer product mean") &&
            succeeded(evo_plan_get_info(mean->plan, &mean->info), "ask for the plan");
 }
@@ -115,8 +128,8 @@ static bool allocate_buffers(struct mean *mean) {
     for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++) all += (double)wanted[k].size;
     /* Asked first: a system that gives memory freely kills the program later, when it is used. */
     if (mean->device.memory_size && all > (double)mean->device.memory_size) {
-        fprintf(stderr, "coevolution: the alignment is too large: it takes %.1f GB of memory, %s has %.1f GB\n",
-                all / 1e9, mean->device.name, (double)mean->device.memory_size / 1e9);
+        complain("the alignment is too large: it takes %.1f GB of memory, %s has %.1f GB", all / 1e9, mean->device.name,
+                 (double)mean->device.memory_size / 1e9);
         return false;
     }
     for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++)
@@ -217,12 +230,11 @@ static void close_mean(struct mean *mean) {
 
     evo_pack_destroy(mean->pack);
     evo_plan_destroy(mean->plan);
-    for (size_t k = 0; mean->context && k < sizeof all / sizeof *all; k++) evo_memory_free(mean->context, all[k]);
-    evo_context_destroy(mean->context);
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) evo_memory_free(mean->context, all[k]);
     *mean = (struct mean){ 0 };
 }
 
-float *pair_frequencies(const struct alignment *alignment, const double *weights, const char *device,
+float *pair_frequencies(const struct alignment *alignment, const double *weights, struct evo_context *device,
                         struct mean_report *report) {
     struct mean mean = { 0 };
     float *frequencies = NULL;

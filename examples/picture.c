@@ -258,7 +258,7 @@ bool picture_write(const struct picture *picture, const char *path) {
 
     if (!canvas_create(&canvas, margin_left + layout.side + margin_right,
                        (int)legend_baseline(&layout, legend_lines(picture)) + 10, white)) {
-        fprintf(stderr, "%s: out of memory\n", path);
+        complain("%s: out of memory", path);
         return false;
     }
     draw_title(&canvas, picture, &layout);

@@ -1,4 +1,4 @@
-/* text.c: reads a whole file into memory and hands out its lines, whatever bytes and line ends they have. */
+/* text.c: messages; reads a whole file into memory and hands out its lines, whatever bytes and line ends they have. */
 #include "coevolution.h"
 
 #include <errno.h>
@@ -16,10 +16,22 @@ bool size_product(size_t a, size_t b, size_t *product) {
     return true;
 }
 
+const char *program_name = "coevolution";
+
+void complain(const char *format, ...) {
+    va_list arguments;
+
+    fprintf(stderr, "%s: ", program_name);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+}
+
 void text_error(const struct text *text, size_t line, const char *format, ...) {
     va_list arguments;
 
-    fprintf(stderr, "%s:%zu: ", text->name, line);
+    fprintf(stderr, "%s: %s:%zu: ", program_name, text->name, line);
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
     va_end(arguments);
@@ -34,8 +46,8 @@ static bool read_stream(struct text *text, FILE *file) {
             size_t larger = capacity ? 2 * capacity : 65536;
             char *data = larger <= largest_file ? realloc(text->data, larger) : NULL;
             if (!data) {
-                fprintf(stderr, "%s: %s: more than %zu bytes\n", text->name,
-                        larger <= largest_file ? "out of memory" : "too large", capacity);
+                complain("%s: %s: more than %zu bytes", text->name,
+                         larger <= largest_file ? "out of memory" : "too large", capacity);
                 return false;
             }
             text->data = data;
@@ -44,7 +56,7 @@ static bool read_stream(struct text *text, FILE *file) {
         text->length += fread(text->data + text->length, 1, capacity - text->length, file);
     } while (!feof(file) && !ferror(file));
     if (ferror(file)) {
-        fprintf(stderr, "%s: %s\n", text->name, strerror(errno));
+        complain("%s: %s", text->name, strerror(errno));
         return false;
     }
     return true;
@@ -56,7 +68,7 @@ bool text_read(struct text *text, const char *path) {
 
     *text = (struct text){ .name = path };
     if (!file) {
-        fprintf(stderr, "%s: %s\n", path, strerror(errno));
+        complain("%s: %s", path, strerror(errno));
         return false;
     }
     good = read_stream(text, file);

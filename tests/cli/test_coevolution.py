@@ -136,15 +136,16 @@ class Coevolution(command.CommandTest):
         for name, (content, line) in bad.items():
             with self.subTest(name):
                 err = self.refused(self.file(name, content), parts=[name])
+                self.assertTrue(err.startswith("coevolution: "), err)
                 if line is not None:
                     self.assertRegex(err, rf"{re.escape(name)}:{line}\b|{re.escape(name)}.*line {line}\b")
                 self.assertFalse(os.path.exists(os.path.join(self.folder, "contacts.tsv")))
 
     def test_files_that_cannot_be_read(self):
-        self.refused("nowhere.aln", parts=["nowhere.aln"])
-        self.refused(self.folder, parts=[self.folder])
+        self.refused("nowhere.aln", parts=["coevolution: nowhere.aln: "])
+        self.refused(self.folder, parts=["coevolution: " + self.folder])
         path = self.file("small.aln", "\n".join(self.small_family(5, 20)) + "\n")
-        self.refused(path, "--compare", "nowhere.tsv", parts=["nowhere.tsv"])
+        self.refused(path, "--compare", "nowhere.tsv", parts=["coevolution: nowhere.tsv: "])
         for name, text in {"words.tsv": "one two three\n", "zero.tsv": "0 5 0.1\n", "short.tsv": "3\n"}.items():
             with self.subTest(name):
                 self.refused(path, "--compare", self.file(name, text), parts=[name])
@@ -152,7 +153,7 @@ class Coevolution(command.CommandTest):
     def test_output_that_cannot_be_written(self):
         path = self.file("small.aln", "\n".join(self.small_family(5, 20)) + "\n")
         os.mkdir(os.path.join(self.folder, "contacts.png"))
-        self.run_program(path, status=1)
+        self.refused(path, parts=["coevolution: contacts.png: "])
 
     def test_command_line(self):
         out, err = self.run_program("--help")
@@ -161,8 +162,8 @@ class Coevolution(command.CommandTest):
         self.refused("--bogus", status=2, parts=["bogus"])
         self.refused("a.aln", "b.aln", status=2)
         self.refused("--device", status=2)
-        path = self.file("small.aln", "\n".join(self.small_family(5, 20)) + "\n")
-        self.refused(path, "--device", "toaster", parts=["toaster", "expected"])
+        self.refused("nowhere.aln", "--device", "toaster", status=2, parts=["toaster", "expected", "usage: "])
+        self.refused("nowhere.aln", "--device", "cuda:99", parts=["coevolution: cannot open the device: "])
 
 
 if __name__ == "__main__":
