@@ -11,7 +11,7 @@
 
 typedef struct number {
     long double v; /* the value */
-    long double e; /* bound on its error */
+    long double e; /* bound on its error; of an infinity: finite if rounding cannot have decided its sign */
 } number;
 
 typedef struct sum {
@@ -36,19 +36,27 @@ static number exact(long double v) {
     return (number){ v, 0.0L };
 }
 
+/* Whether a number has the sign that it has, however it was rounded. */
+static int is_sure(number a) {
+    return isinf(a.v) ? isfinite(a.e) : fabsl(a.v) > a.e;
+}
+
 static number add(long double u, number a, number b) {
     long double v = a.v + b.v;
+    if (isinf(v)) return (number){ v, a.e + b.e };
     return (number){ v, a.e + b.e + u * fabsl(v) };
 }
 
 static number multiply(long double u, number a, number b) {
     long double v = a.v * b.v;
+    if (isinf(v)) return (number){ v, is_sure(a) && is_sure(b) ? 0.0L : INFINITY };
     return (number){ v, fabsl(a.v) * b.e + fabsl(b.v) * a.e + u * fabsl(v) };
 }
 
-/* By infinity: 0, as exact as can be. */
+/* By infinity: 0, as exact as can be. By 0: no rounding makes a sum of zeros another number. */
 static number divide(long double u, number a, number b) {
     long double v = a.v / b.v;
+    if (isinf(v)) return (number){ v, is_sure(a) && (b.v == 0.0L ? b.e == 0.0L : is_sure(b)) ? 0.0L : INFINITY };
     if (isinf(b.v) && isfinite(a.v)) return exact(v);
     return (number){ v, (a.e + fabsl(v) * b.e) / fabsl(b.v) + u * fabsl(v) };
 }

@@ -203,26 +203,43 @@ void judge_naive(const struct evo_case *c, long double unit, long double *want, 
 
 /* ---- comparing ---- */
 
+enum special {
+    HOLDS_NAN = 1,
+    HOLDS_INFINITY = 2
+};
+
+/* What a case's inputs and weights hold. */
+static unsigned specials_of(const struct evo_case *c) {
+    unsigned found = 0;
+    for (int t = 0; t < c->op->spec_count; t++)
+        for (int64_t i = 0; c->tensors[t].present && c->tensors[t].values != NULL && i < c->tensors[t].count; i++) {
+            const double value = c->tensors[t].values[i];
+            found |= (isnan(value) ? HOLDS_NAN : 0u) | (isinf(value) ? HOLDS_INFINITY : 0u);
+        }
+    return found;
+}
+
+/*
+ * Where an infinity in the inputs makes NaN by inf - inf, another order of sums may keep the infinity; a NaN of the inputs
+ * stays one. An infinity of the inputs may become NaN (kernels.md, "Infinite weights"); one of a division by 0 may not. Neither
+ * has the other sign, unless it was multiplied by what rounding may take past 0: then its bound is infinite too.
+ */
+static int within_special(double got, long double want, long double bound, unsigned specials) {
+    if (isnan(want)) return specials & HOLDS_NAN ? isnan(got) : !isfinite(got);
+    if (!isfinite(bound)) return !isfinite(got);
+    return (long double)got == want || (isnan(got) && specials & HOLDS_INFINITY);
+}
+
 /*
  * The value before its last rounding lies within twice the bound of the exact one: twice, since the bound is of first
  * order, and some kernels multiply by a reciprocal where ops.md divides. Rounding is monotone, so the stored value
- * lies between the two ends rounded. Far below the smallest normal number, `tiny`, sigmoids and products may vanish. Where an
- * infinity in the inputs makes NaN by inf - inf, another order of sums may keep the infinity; a NaN of the inputs stays one.
+ * lies between the two ends rounded. Far below the smallest normal number, `tiny`, sigmoids and products may vanish.
  */
 static int within(const number_format *format, double got, long double want, long double bound, long double tiny,
-                  int nan_stays) {
-    if (isnan(want)) return nan_stays ? isnan(got) : !isfinite(got);
-    if (isinf(want)) return !isfinite(got);
+                  unsigned specials) {
+    if (!isfinite(want)) return within_special(got, want, bound, specials);
     long double slack = 2.0L * bound + tiny;
     return (long double)got >= round_to(format, want - slack) && (long double)got <= round_to(format, want + slack);
-}
-
-static int holds_nan(const struct evo_case *c) {
-    int found = 0;
-    for (int t = 0; t < c->op->spec_count; t++)
-        for (int64_t i = 0; c->tensors[t].present && c->tensors[t].values != NULL && i < c->tensors[t].count; i++)
-            found = found || isnan(c->tensors[t].values[i]);
-    return found;
 }
 
 /* Far below the smallest normal number of the arithmetic. */
@@ -234,10 +251,10 @@ static void compare_elements(const struct evo_case *c, const double *got, const 
                              const long double *bound, long double tiny) {
     const struct case_tensor *out = &c->tensors[case_find_spec(c->op, "out")];
     const number_format *format = number_format_of(out->dtype);
-    const int nan_stays = holds_nan(c);
+    const unsigned specials = specials_of(c);
     int64_t wrong = 0, first = -1;
     for (int64_t i = 0; i < out->count; i++)
-        if (!within(format, got[i], want[i], bound[i], tiny, nan_stays)) {
+        if (!within(format, got[i], want[i], bound[i], tiny, specials)) {
             first = first < 0 ? i : first;
             wrong++;
         }
@@ -306,10 +323,10 @@ static void compare(const struct evo_case *c, const double *got, const truth *t)
 int64_t judge_first_wrong(const struct evo_case *c, evo_compute compute, const double *got) {
     const struct case_tensor *out = &c->tensors[case_find_spec(c->op, "out")];
     const number_format *format = number_format_of(out->dtype);
-    const int nan_stays = holds_nan(c);
+    const unsigned specials = specials_of(c);
     truth t = truth_of(c, compute);
     int64_t i = 0;
-    while (i < out->count && within(format, got[i], t.want[i], t.bound[i], tiny_of(compute), nan_stays)) i++;
+    while (i < out->count && within(format, got[i], t.want[i], t.bound[i], tiny_of(compute), specials)) i++;
     truth_free(&t);
     return i < out->count ? i : -1;
 }

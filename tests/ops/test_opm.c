@@ -131,6 +131,8 @@ static void test_parameters(void **state) {
         "opm(n=6,divide=after,mask_sides=a,count_eps=0,count_min=2)",
         "opm(n=6,divide=after,mask_sides=both,count_eps=0.25,count_min=3)",
         "opm(n=6,divide=before,mask_sides=both,count_eps=1e-3,count_min=1e-5,mask=row)",
+        "opm(n=6,divide=after,count_eps=0,count_min=0,mask=column,residual=1)", /* by 0 */
+        "opm(n=6,divide=after,count_eps=0,count_min=0,mask=column,mask_sides=a)",
         "opm(n=6,ln_eps=0.1)",
         "opm(n=6,ln_eps=0)",
         "opm(n=6,divide=before,mask=none,mask_sides=a)",
