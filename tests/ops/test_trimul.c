@@ -263,10 +263,20 @@ static double tiny_mask(int64_t i, int64_t j) {
     return 0x1p-66; /* about 1e-20 */
 }
 
-/*
- * Masks of any size, alike or not: whoever multiplies halves has to scale them. Where they are `wide`, fp32 itself has no room for t's
- * squares, which only tier tensor of the kernels that compute in it avoids.
- */
+/* Whether a case's plan has room for t's squares under wide masks: fp32 itself has none, which only tier tensor avoids. */
+static bool has_room(struct evo_case *c) {
+    union case_desc desc;
+    evo_plan_info info = EVO_PLAN_INFO_INIT;
+    evo_plan *plan = NULL;
+    case_descriptor(c, &desc);
+    OK(c->op->plan_create(judge_context, &desc, &plan));
+    OK(evo_plan_get_info(plan, &info));
+    const bool room = info.compute == EVO_COMPUTE_FP64 || strcmp(info.kernel, "tensor") == 0;
+    evo_plan_destroy(plan);
+    return room;
+}
+
+/* Masks of any size, alike or not: whoever multiplies halves has to scale them. */
 static void test_masks(void **state) {
     static const struct {
         double (*factor)(int64_t i, int64_t j);
@@ -276,12 +286,12 @@ static void test_masks(void **state) {
                   { judge_infinite_mask, false } };
     static const char *const modes[] = { "compute=fp32", "compute=fp32,residual=1,variant=mean", "compute=fp16" };
     uint64_t seed = test_seed(30);
+    int left_out = 0;
     (void)state;
     for (size_t m = 0; m < COUNT(masks); m++)
         for (size_t k = 0; k < COUNT(modes); k++)
             for (int d = 0; d < 2; d++) {
                 char text[CASE_NAME_SIZE];
-                struct case_outcome outcome;
                 if (!test_takes_share((int)(m + k) + d, 3)) continue;
                 snprintf(text, sizeof text,
                          "trimul(b=2,n=9,c_z=32,c=24,dtype=fp32,mask_dtype=fp32,mask=fractional,%s,direction=%s)",
@@ -290,13 +300,14 @@ static void test_masks(void **state) {
                 judge_scale_mask(&c, 2, 9, 9, masks[m].factor);
                 c.hard = true;
                 if (judge_takes(judge_context, &c)) {
-                    double *got = judge_run(judge_context, &c, &outcome);
-                    if (!masks[m].wide || outcome.compute == EVO_COMPUTE_FP64 || strcmp(outcome.kernel, "tensor") == 0)
-                        judge_output(&c, outcome.compute, got);
-                    free(got);
+                    if (!masks[m].wide || has_room(&c))
+                        judge_case(judge_context, &c);
+                    else
+                        left_out++;
                 }
                 case_destroy(&c);
             }
+    if (left_out > 0) print_message("%d cases of wide masks left out: fp32 has no room for them\n", left_out);
 }
 
 /* Which tier a chip with matrix units takes: the best that it has, but for IEEE products, which are the portable one's. */
@@ -354,7 +365,10 @@ static void test_range(void **state) {
             }
 }
 
-/* a and b, and t unless it lies in the output: the goals of tier `tensor`, whose numbers are 16 bits wide here. */
+/*
+ * a and b, and t unless it lies in the output, in numbers of 16 bits: what kernels.md says of both tiers with matrix units; none of
+ * these sizes is among the 47 that it excepts.
+ */
 static void test_workspace(void **state) {
     static const int64_t sizes[] = { 64, 129, 256, 384, 777, 1000, 1024, 2048 };
     (void)state;
@@ -371,7 +385,7 @@ static void test_workspace(void **state) {
             d.alias = in_place ? EVO_ALIAS_INPUT : EVO_ALIAS_NONE;
             OK(evo_trimul_plan_create(judge_context, &d, &plan));
             OK(evo_plan_get_info(plan, &info));
-            if (strcmp(info.kernel, "tensor") == 0)
+            if (strcmp(info.kernel, "tensor") == 0 || strcmp(info.kernel, "hopper") == 0)
                 assert_true((double)info.workspace_size <= (in_place ? 3.25 : 2.25) * 2.0 * numbers);
             evo_plan_destroy(plan);
         }
