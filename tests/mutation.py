@@ -120,7 +120,7 @@ def describe(record, texts):
     return f"{record['file']}:{line}: {record['old']} -> {record['new'] or 'nothing'}    {source}"
 
 
-def main():
+def parse():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("work", type=Path)
     parser.add_argument("--seconds", type=float, default=1800)
@@ -128,55 +128,71 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--files", nargs="*", default=["*"])
     parser.add_argument("--again", action="store_true", help="the survivors of earlier runs only, with the tests as they are now")
-    options = parser.parse_args()
-    end = time.monotonic() + options.seconds
-    texts = {name: (ROOT / name).read_text() for name in FILES}
-    results = options.work / "mutants.jsonl"
-    records = {}
-    for line in results.read_text().split("\n")[:-1] if results.exists() else []:
-        record = json.loads(line)
-        records[record["file"], record["offset"]] = record
-    todo = [mutant for name in FILES if any(fnmatch.fnmatch(name, glob) for glob in options.files)
-            for mutant in mutants(name, texts[name])]
-    total = len(todo)
-    random.Random(options.seed).shuffle(todo)
-    waiting = queue.SimpleQueue()
-    for mutant in todo:
-        known = records.get(mutant[:2])
-        if bool(known) == options.again and not (known and known["noticed"]):
-            waiting.put(mutant)
-    lock, failures = threading.Lock(), []
+    return parser.parse_args()
 
-    def work(job):
+
+class Run:
+    """All mutants, those still to be tried, and what became of the others: a line each in WORK/mutants.jsonl."""
+
+    def __init__(self, options):
+        self.work = options.work.resolve()
+        self.end = time.monotonic() + options.seconds
+        self.texts = {name: (ROOT / name).read_text() for name in FILES}
+        self.results = options.work / "mutants.jsonl"
+        self.records, self.failures, self.lock = {}, [], threading.Lock()
+        for line in self.results.read_text().split("\n")[:-1] if self.results.exists() else []:
+            record = json.loads(line)
+            self.records[record["file"], record["offset"]] = record
+        todo = [mutant for name in FILES if any(fnmatch.fnmatch(name, glob) for glob in options.files)
+                for mutant in mutants(name, self.texts[name])]
+        self.total = len(todo)
+        random.Random(options.seed).shuffle(todo)
+        self.waiting = queue.SimpleQueue()
+        for mutant in todo:
+            known = self.records.get(mutant[:2])
+            if bool(known) == options.again and not (known and known["noticed"]):
+                self.waiting.put(mutant)
+
+    def try_one(self, bench, mutant):
+        began = time.monotonic()
+        record = dict(zip(("file", "offset", "old", "new"), mutant), noticed=bench.judge(*mutant))
+        with self.lock, open(self.results, "a", encoding="utf-8") as file:
+            self.records[mutant[:2]] = record
+            file.write(json.dumps(record) + "\n")
+            print(f"{len(self.records)}/{self.total} {record['noticed'] or 'SURVIVES'} {time.monotonic() - began:.1f} s  "
+                  f"{describe(record, self.texts)}", flush=True)
+
+    def work_on(self, job):
+        """One thread's: until the time or the mutants are over."""
         try:
-            bench = Bench(options.work.resolve() / str(job))
-            while time.monotonic() < end:
-                mutant = waiting.get_nowait()
-                began = time.monotonic()
-                record = dict(zip(("file", "offset", "old", "new"), mutant), noticed=bench.judge(*mutant))
-                with lock, open(results, "a", encoding="utf-8") as file:
-                    records[mutant[:2]] = record
-                    file.write(json.dumps(record) + "\n")
-                    print(f"{len(records)}/{total} {record['noticed'] or 'SURVIVES'} {time.monotonic() - began:.1f} s  "
-                          f"{describe(record, texts)}", flush=True)
+            bench = Bench(self.work / str(job))
+            while time.monotonic() < self.end:
+                self.try_one(bench, self.waiting.get_nowait())
         except queue.Empty:
             pass
         except Exception as failure:  # else it would end only this thread, and the run would pass
-            failures.append(failure)
+            self.failures.append(failure)
 
-    jobs = [threading.Thread(target=work, args=(job,)) for job in range(options.jobs)]
+    def report(self, seed):
+        judged = [record for record in self.records.values() if record["noticed"] != "compiler"]
+        alive = [record for record in judged if not record["noticed"]]
+        print(f"{self.total} mutants, {len(self.records)} tried (seed {seed}), {len(self.records) - len(judged)} did not compile, "
+              f"{len(judged) - len(alive)} noticed, {len(alive)} survive")
+        for record in alive:
+            print(describe(record, self.texts))
+
+
+def main():
+    options = parse()
+    run = Run(options)
+    jobs = [threading.Thread(target=run.work_on, args=(job,)) for job in range(options.jobs)]
     for job in jobs:
         job.start()
     for job in jobs:
         job.join()
-    if failures:
-        raise failures[0]
-    judged = [record for record in records.values() if record["noticed"] != "compiler"]
-    alive = [record for record in judged if not record["noticed"]]
-    print(f"{total} mutants, {len(records)} tried (seed {options.seed}), {len(records) - len(judged)} did not compile, "
-          f"{len(judged) - len(alive)} noticed, {len(alive)} survive")
-    for record in alive:
-        print(describe(record, texts))
+    if run.failures:
+        raise run.failures[0]
+    run.report(options.seed)
 
 
 if __name__ == "__main__":

@@ -1282,58 +1282,33 @@ static void ask(struct machine *m) {
     (void)answer("evo_trimul_set_variant", evo_trimul_set_variant(&trimul, name), allowed, EITHER, "variant");
 }
 
+static void close_context(struct machine *m) {
+    const int k = slot(m);
+    evo_context_destroy(m->contexts[k]);
+    m->contexts[k] = NULL;
+}
+
+static void drop_any_plan(struct machine *m) {
+    drop_plan(m, slot(m));
+}
+
+static void drop_pack(struct machine *m) {
+    const int k = slot(m);
+    evo_pack_destroy(m->packs[k].pack);
+    m->packs[k].pack = NULL;
+}
+
+static void need_nothing(struct machine *m) {
+    (fuzz_byte(&m->in) % 2 == 0 ? convert : ask)(m);
+}
+
+/* What is done more often stands here more often. */
 static void step(struct machine *m) {
-    switch (fuzz_byte(&m->in) % 16) {
-    case 0:
-        open_context(m);
-        break;
-    case 1: {
-        const int k = slot(m);
-        evo_context_destroy(m->contexts[k]);
-        m->contexts[k] = NULL;
-        break;
-    }
-    case 2:
-        drop_plan(m, slot(m));
-        break;
-    case 3: {
-        const int k = slot(m);
-        evo_pack_destroy(m->packs[k].pack);
-        m->packs[k].pack = NULL;
-        break;
-    }
-    case 4:
-    case 5:
-        make_plan(m);
-        break;
-    case 6:
-    case 7:
-        make_pack(m);
-        break;
-    case 8:
-    case 9:
-    case 10:
-        execute(m);
-        break;
-    case 11:
-        use_stream(m);
-        break;
-    case 12:
-        use_event(m);
-        break;
-    case 13:
-        use_graph(m);
-        break;
-    case 14:
-        use_memory(m);
-        break;
-    default:
-        if (fuzz_byte(&m->in) % 2 == 0)
-            convert(m);
-        else
-            ask(m);
-        break;
-    }
+    static void (*const steps[16])(struct machine *) = {
+        open_context, close_context, drop_any_plan, drop_pack,  make_plan, make_plan, make_pack,  make_pack,
+        execute,      execute,       execute,       use_stream, use_event, use_graph, use_memory, need_nothing,
+    };
+    steps[fuzz_byte(&m->in) % 16](m);
 }
 
 /* Whatever is left goes, in one of two orders; graphs before what they need. */
