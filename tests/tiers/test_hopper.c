@@ -47,7 +47,7 @@ static void refuse(evo_trimul_desc d, const char *word) {
     REFUSED(try_plan(&d), EVO_ERROR_UNSUPPORTED, "hopper", word);
 }
 
-static void test_refusals(void **state) {
+static void test_refused_types(void **state) {
     evo_trimul_desc d = usual();
     (void)state;
     if (!has_tier) skip();
@@ -80,7 +80,12 @@ static void test_refusals(void **state) {
     d = usual();
     d.residual.dtype = EVO_FP32;
     refuse(d, "residual is fp32");
-    d = usual();
+}
+
+static void test_refused_sizes(void **state) {
+    evo_trimul_desc d = usual();
+    (void)state;
+    if (!has_tier) skip();
     d.c_z = 96;
     refuse(d, "c_z");
     d = usual();
@@ -102,13 +107,21 @@ static void test_refusals(void **state) {
     d.n = 40000;
     refuse(d, "32768");
     d = usual();
+    d.workspace_limit = 1;
+    REFUSED(try_plan(&d), EVO_ERROR_WORKSPACE_LIMIT, "hopper", "at least");
+}
+
+static void test_refused_layouts(void **state) {
+    static const int64_t narrow[4] = { 70 * 70 * 132, 70 * 132, 132, 1 },
+                         apart[4] = { 70 * 70 * 256, 70 * 256, 256, 2 };
+    evo_trimul_desc d = usual();
+    (void)state;
+    if (!has_tier) skip();
     d.z.alignment = 8;
     refuse(d, "z is not");
     d = usual();
     d.out.alignment = 2;
     refuse(d, "out is not");
-    static const int64_t narrow[4] = { 70 * 70 * 132, 70 * 132, 132, 1 },
-                         apart[4] = { 70 * 70 * 256, 70 * 256, 256, 2 };
     d = usual();
     memcpy(d.z.strides, narrow, sizeof narrow);
     refuse(d, "z is not");
@@ -116,9 +129,6 @@ static void test_refusals(void **state) {
     d.residual.dtype = EVO_BF16;
     memcpy(d.residual.strides, apart, sizeof apart);
     refuse(d, "residual is not");
-    d = usual();
-    d.workspace_limit = 1;
-    REFUSED(try_plan(&d), EVO_ERROR_WORKSPACE_LIMIT, "hopper", "at least");
 }
 
 /* The module that one launch does, and the form of it that the tier takes. */
@@ -522,10 +532,7 @@ static void test_opm_elsewhere(void **state) {
     refuse_opm(d, "sm_90a");
 }
 
-static void test_opm_refusals(void **state) {
-    static const int64_t narrow[4] = { 70 * 70 * 132, 70 * 132, 132, 1 },
-                         apart[4] = { 70 * 70 * 256, 70 * 256, 256, 2 }, far[3] = { 1, (int64_t)1 << 31, 1 },
-                         long_way[3] = { 1, (int64_t)1 << 26, 1 };
+static void test_opm_refused_types(void **state) {
     evo_opm_desc d = usual_opm();
     (void)state;
     if (!has_tier) skip();
@@ -543,6 +550,17 @@ static void test_opm_refusals(void **state) {
     d.residual.dtype = EVO_FP16;
     refuse_opm(d, "residual is fp16");
     d = usual_opm();
+    d.out.dtype = EVO_FP32;
+    refuse_opm(d, "out is fp32");
+    d = usual_opm();
+    d.residual.dtype = EVO_FP32;
+    refuse_opm(d, "residual is fp32");
+}
+
+static void test_opm_refused_sizes(void **state) {
+    evo_opm_desc d = usual_opm();
+    (void)state;
+    if (!has_tier) skip();
     d.c = 65;
     refuse_opm(d, "c to 64");
     d = usual_opm();
@@ -565,16 +583,21 @@ static void test_opm_refusals(void **state) {
     d.count_min = 0.0;
     refuse_opm(d, "count_min");
     d = usual_opm();
+    d.workspace_limit = 1;
+    REFUSED(try_opm(&d), EVO_ERROR_WORKSPACE_LIMIT, "hopper", "at least");
+}
+
+static void test_opm_refused_layouts(void **state) {
+    static const int64_t narrow[4] = { 70 * 70 * 132, 70 * 132, 132, 1 },
+                         apart[4] = { 70 * 70 * 256, 70 * 256, 256, 2 }, far[3] = { 1, (int64_t)1 << 31, 1 },
+                         long_way[3] = { 1, (int64_t)1 << 26, 1 };
+    evo_opm_desc d = usual_opm();
+    (void)state;
+    if (!has_tier) skip();
     memcpy(d.mask.strides, far, sizeof far);
     refuse_opm(d, "2^31");
     memcpy(d.mask.strides, long_way, sizeof long_way);
     refuse_opm(d, "2^31");
-    d = usual_opm();
-    d.out.dtype = EVO_FP32;
-    refuse_opm(d, "out is fp32");
-    d = usual_opm();
-    d.residual.dtype = EVO_FP32;
-    refuse_opm(d, "residual is fp32");
     d = usual_opm();
     d.out.alignment = 8;
     refuse_opm(d, "out is not");
@@ -585,9 +608,6 @@ static void test_opm_refusals(void **state) {
     d.residual.dtype = EVO_BF16;
     memcpy(d.residual.strides, apart, sizeof apart);
     refuse_opm(d, "residual is not");
-    d = usual_opm();
-    d.workspace_limit = 1;
-    REFUSED(try_opm(&d), EVO_ERROR_WORKSPACE_LIMIT, "hopper", "at least");
 }
 
 /* a and b, two bytes each, and no more than a hundredth beside. */
@@ -769,7 +789,9 @@ static int setup(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_elsewhere),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refused_types),
+        cmocka_unit_test(test_refused_sizes),
+        cmocka_unit_test(test_refused_layouts),
         cmocka_unit_test(test_small_refusals),
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_widths),
@@ -783,7 +805,9 @@ int main(void) {
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_batches_and_graphs),
         cmocka_unit_test(test_opm_elsewhere),
-        cmocka_unit_test(test_opm_refusals),
+        cmocka_unit_test(test_opm_refused_types),
+        cmocka_unit_test(test_opm_refused_sizes),
+        cmocka_unit_test(test_opm_refused_layouts),
         cmocka_unit_test(test_opm_workspace),
         cmocka_unit_test(test_opm_cases),
         cmocka_unit_test(test_opm_widths),
