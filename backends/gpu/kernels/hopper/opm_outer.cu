@@ -11,7 +11,7 @@
  * blocks of 32 c_b, chunks of S. Persistent; neighbours in time share i, so that a comes from the cache. Whatever a counting
  * wave issues, the products of its quarter of the multiprocessor wait for: so it is little, and spread over three quarters.
  */
-#include "backends/cuda/device_hopper.h"
+#include "backends/gpu/device_hopper.h"
 #include "backends/gpu/kernels/hopper/params.h"
 #include "backends/gpu/kernels/opm/output.h"
 #include "backends/gpu/kernels/scales.h"

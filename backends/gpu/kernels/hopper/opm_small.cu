@@ -7,7 +7,7 @@
  *     u[(s, i), q, c_b] = sum over c_a of a[(s, i), c_a] * W_o[q, c_a, c_b]
  *     z[i, j, q]        = sum over s, c_b of b[(s, j), c_b] * u[(s, i), q, c_b]
  */
-#include "backends/cuda/device_hopper.h"
+#include "backends/gpu/device_hopper.h"
 #include "backends/gpu/kernels/hopper/params.h"
 #include "backends/gpu/kernels/matrix.h"
 #include "backends/gpu/kernels/opm/output.h"

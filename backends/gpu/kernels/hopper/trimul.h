@@ -2,7 +2,7 @@
 #ifndef EVO_BACKENDS_GPU_KERNELS_HOPPER_TRIMUL_H
 #define EVO_BACKENDS_GPU_KERNELS_HOPPER_TRIMUL_H
 
-#include "backends/cuda/device_hopper.h"
+#include "backends/gpu/device_hopper.h"
 #include "backends/gpu/kernels/hopper/params.h"
 
 /* Blocks of 64 in a number of steps of 16. */

@@ -3,7 +3,7 @@
  * rows x COLUMNS with two warpgroups, 64 rows each, while a third only loads: a ring of stages of 64 k. Persistent; the tiles
  * of a channel are neighbours in time, so that a and b come from memory once.
  */
-#include "backends/cuda/device_hopper.h"
+#include "backends/gpu/device_hopper.h"
 #include "backends/gpu/kernels/hopper/params.h"
 #include "backends/gpu/kernels/scales.h"
 

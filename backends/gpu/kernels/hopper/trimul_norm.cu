@@ -3,7 +3,7 @@
  * scale. project and finish then read half the bytes. A wave takes as many positions at once as its lanes have room for, a lane
  * 4 channels of each 128; four rounds of loads are under way.
  */
-#include "backends/cuda/device_hopper.h"
+#include "backends/gpu/device_hopper.h"
 #include "backends/gpu/kernels/hopper/params.h"
 
 static constexpr int THREADS = GPU_HOPPER_NORM_WAVES * 32, QUADS = GPU_HOPPER_MOST_WIDTH / 128,
