@@ -236,22 +236,26 @@ static evo_status project_sides(const evo_call *call, const evo_tile *tile, evo_
                       batch, &params, sizeof params);
 }
 
-static evo_status project(const evo_call *call, const evo_tile *tile) {
+evo_status gpu_opm_project(const evo_call *call, const evo_tile *tile, gpu_opm_project_sides *sides) {
     const evo_range rows = tile->rows, cols = tile->cols;
-    if (rows.begin == cols.begin && rows.end == cols.end) return project_sides(call, tile, rows, 0, 2);
+    if (rows.begin == cols.begin && rows.end == cols.end) return sides(call, tile, rows, 0, 2);
     evo_status status = EVO_OK;
-    if (rows.end > rows.begin) status = project_sides(call, tile, rows, 0, 1);
-    if (cols.end > cols.begin && status == EVO_OK) status = project_sides(call, tile, cols, 1, 2);
+    if (rows.end > rows.begin) status = sides(call, tile, rows, 0, 1);
+    if (cols.end > cols.begin && status == EVO_OK) status = sides(call, tile, cols, 1, 2);
     return status;
 }
 
-static gpu_opm_output output_of(const evo_call *call, int64_t batch, const weights *w) {
+static evo_status project(const evo_call *call, const evo_tile *tile) {
+    return gpu_opm_project(call, tile, project_sides);
+}
+
+gpu_opm_output gpu_opm_output_of(const evo_call *call, int64_t batch, const float *bias) {
     const evo_opm_desc *d = &call->problem->desc.opm;
     return (gpu_opm_output){
         .mask = gpu_tensor_of(&d->mask, call->args.opm.mask),
         .residual = gpu_tensor_of(&d->residual, call->args.opm.residual),
         .out = gpu_tensor_of(&d->out, call->args.opm.out),
-        .bias = w->out_bias,
+        .bias = bias,
         .batch_begin = batch,
         .s = (int32_t)d->s,
         .c_z = (int32_t)d->c_z,
@@ -266,7 +270,7 @@ static evo_status outer_first(const evo_call *call, const evo_tile *tile, const 
     const int64_t rows = tile->rows.end - tile->rows.begin, cols = tile->cols.end - tile->cols.begin;
     const buffers from = map_buffers(call);
     const gpu_opm_outer_params params = {
-        .output = output_of(call, tile->batch.begin, w),
+        .output = gpu_opm_output_of(call, tile->batch.begin, w->out_bias),
         .a = from.a,
         .b = from.b,
         .weight = w->out,
@@ -307,7 +311,7 @@ static evo_status weigh_rows(const evo_call *call, const evo_tile *tile, const w
                                          gpu_blocks(d->c * z_pitch(d), 128), 1, &weigh, sizeof weigh);
     if (status != EVO_OK) return status;
     const gpu_opm_combine_params combine = {
-        .output = output_of(call, batch, w),
+        .output = gpu_opm_output_of(call, batch, w->out_bias),
         .b = from.b + (batch - tile->batch.begin) * from.b_batch,
         .u = from.u,
         .a = weigh.a + first,

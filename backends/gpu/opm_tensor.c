@@ -522,37 +522,16 @@ static evo_status project_sides(const evo_call *call, const evo_tile *tile, evo_
 
 static evo_status project(const evo_call *call, const evo_tile *tile) {
     const evo_opm_desc *d = &call->problem->desc.opm;
-    const evo_range rows = tile->rows, cols = tile->cols;
-    evo_status status = EVO_OK;
     if (finds_masks(d)) {
         gpu_tensor mask = gpu_tensor_of(&d->mask, call->args.opm.mask); /* [batch, s, n] as [batch, n, s] */
         const int64_t along_s = mask.strides[1];
         mask.strides[1] = mask.strides[2];
         mask.strides[2] = along_s;
-        status = gpu_find_mask_exponents(call, &mask, tile->batch.begin, tile->batch.end, d->n, d->s,
-                                         map_buffers(call).mask_exponents);
+        const evo_status status = gpu_find_mask_exponents(call, &mask, tile->batch.begin, tile->batch.end, d->n, d->s,
+                                                          map_buffers(call).mask_exponents);
         if (status != EVO_OK) return status;
     }
-    if (rows.begin == cols.begin && rows.end == cols.end) return project_sides(call, tile, rows, 0, 2);
-    if (rows.end > rows.begin) status = project_sides(call, tile, rows, 0, 1);
-    if (cols.end > cols.begin && status == EVO_OK) status = project_sides(call, tile, cols, 1, 2);
-    return status;
-}
-
-static gpu_opm_output output_of(const evo_call *call, int64_t batch, const weights *w) {
-    const evo_opm_desc *d = &call->problem->desc.opm;
-    return (gpu_opm_output){
-        .mask = gpu_tensor_of(&d->mask, call->args.opm.mask),
-        .residual = gpu_tensor_of(&d->residual, call->args.opm.residual),
-        .out = gpu_tensor_of(&d->out, call->args.opm.out),
-        .bias = w->bias,
-        .batch_begin = batch,
-        .s = (int32_t)d->s,
-        .c_z = (int32_t)d->c_z,
-        .divide_after = d->divide == EVO_DIVIDE_AFTER,
-        .count_eps = (float)d->count_eps,
-        .count_min = (float)d->count_min,
-    };
+    return gpu_opm_project(call, tile, project_sides);
 }
 
 gpu_opm_tensor_outer_params gpu_opm_outer_of(const evo_call *call, const evo_tile *tile) {
@@ -562,7 +541,7 @@ gpu_opm_tensor_outer_params gpu_opm_outer_of(const evo_call *call, const evo_til
     weights w;
     map_weights(d, call->pack, &w);
     return (gpu_opm_tensor_outer_params){
-        .output = output_of(call, tile->batch.begin, &w),
+        .output = gpu_opm_output_of(call, tile->batch.begin, w.bias),
         .a = from.a,
         .b = from.b,
         .weight = w.outer,
@@ -623,7 +602,7 @@ static evo_status weigh_rows(const evo_call *call, const evo_tile *tile, const w
                                                 GPU_OPM_WEIGH_SHARED, &weigh, sizeof weigh);
     if (status != EVO_OK) return status;
     const gpu_opm_tensor_combine_params combine = {
-        .output = output_of(call, batch.begin, w),
+        .output = gpu_opm_output_of(call, batch.begin, w->bias),
         .b = from.b + before * from.b_batch * type->bytes,
         .u = from.u,
         .z_scale = w->z_scale,

@@ -23,6 +23,16 @@ const void *gpu_opm_weigh_of(const evo_call *call);
 /** Outer first: where a and b of a tile, W_o and the output lie. */
 gpu_opm_tensor_outer_params gpu_opm_outer_of(const evo_call *call, const evo_tile *tile);
 
+/** Where a tile's batch entries of mask, residual and output lie, and how counts divide. `bias`: the output's, [c_z]. */
+gpu_opm_output gpu_opm_output_of(const evo_call *call, int64_t batch, const float *bias);
+
+/** Projects sides first ... last - 1 (a is 0, b is 1) of the residues of `range`. */
+typedef evo_status gpu_opm_project_sides(const evo_call *call, const evo_tile *tile, evo_range range, int first,
+                                         int last);
+
+/** Projects what a tile needs: both sides at once where its rows are its columns. */
+evo_status gpu_opm_project(const evo_call *call, const evo_tile *tile, gpu_opm_project_sides *sides);
+
 /** What tier `portable` takes in the order that it would choose, in its multiply-adds of the whole device. */
 double gpu_opm_portable_cost(const evo_device *device, const evo_opm_desc *d);
 
