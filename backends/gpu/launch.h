@@ -85,7 +85,7 @@ typedef enum gpu_function {
     GPU_HOPPER_PACK_FP16,
     GPU_HOPPER_PACK_SIDES,
     GPU_HOPPER_NORM,
-    GPU_HOPPER_CONTRACT_BF16_128_OUT, /* types, widths and directions in this order: trimul_hopper.c counts on it */
+    GPU_HOPPER_CONTRACT_BF16_128_OUT, /* directions, then widths: trimul_hopper.c counts on it and says so */
     GPU_HOPPER_CONTRACT_BF16_128_IN,
     GPU_HOPPER_CONTRACT_BF16_256_OUT,
     GPU_HOPPER_CONTRACT_BF16_256_IN,

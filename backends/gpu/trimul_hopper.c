@@ -341,6 +341,16 @@ static int contract_columns(const evo_trimul_desc *d) {
     return d->n <= 128 ? 128 : 256;
 }
 
+#define IN_ORDER(type)                                                                                               \
+    _Static_assert(GPU_HOPPER_CONTRACT_##type##_128_IN == GPU_HOPPER_CONTRACT_##type##_128_OUT + 1 &&                \
+                       GPU_HOPPER_CONTRACT_##type##_256_OUT == GPU_HOPPER_CONTRACT_##type##_128_OUT + 2 &&           \
+                       GPU_HOPPER_CONTRACT_##type##_256_IN == GPU_HOPPER_CONTRACT_##type##_128_OUT + 3 &&            \
+                       GPU_HOPPER_FINISH_STREAM_##type##_2 == GPU_HOPPER_FINISH_STREAM_##type##_1 + 1,               \
+                   "directions, then widths; then tiles")
+IN_ORDER(BF16);
+IN_ORDER(FP16);
+#undef IN_ORDER
+
 static gpu_function contract_kernel(const evo_trimul_desc *d) {
     const int first = is_fp16(d) ? GPU_HOPPER_CONTRACT_FP16_128_OUT : GPU_HOPPER_CONTRACT_BF16_128_OUT;
     return (gpu_function)(first + (contract_columns(d) == 256 ? 2 : 0) + (d->direction == EVO_INCOMING ? 1 : 0));
