@@ -77,26 +77,17 @@ static const instance *find(const instance *table, size_t count, evo_dtype dtype
     return NULL;
 }
 
-/* Kernels that do all at once, by the type of the tensors and the widths. */
-typedef struct small_instance {
-    int dtype;
-    int64_t c_z, c;
-    gpu_function function;
-} small_instance;
-
-static const small_instance of_small[] = {
-#define INSTANCE(type, c_z, c, kilobytes) { EVO_##type, c_z, c, GPU_HOPPER_TRIMUL_SMALL_##type##_##c_z##_##c },
+/* Kernels that do all at once, by the type of the tensors; their blocks have no tiles of their own. */
+static const instance of_small[] = {
+#define INSTANCE(type, c_z, c, kilobytes) { EVO_##type, c_z, c, GPU_HOPPER_TRIMUL_SMALL_##type##_##c_z##_##c, 0 },
     GPU_HOPPER_TRIMUL_SMALL(INSTANCE)
 #undef INSTANCE
 };
 
 /* NULL: none does. A block reads z where others have their outputs, so these are not written in its place. */
-static const small_instance *find_small(const evo_trimul_desc *d) {
+static const instance *find_small(const evo_trimul_desc *d) {
     if (d->n > GPU_HOPPER_TRIMUL_SMALL_N || d->c_out != d->c_z || (d->alias & EVO_ALIAS_INPUT)) return NULL;
-    for (size_t i = 0; i < sizeof of_small / sizeof *of_small; i++)
-        if (of_small[i].dtype == (int)d->z.dtype && of_small[i].c_z == d->c_z && of_small[i].c == d->c)
-            return &of_small[i];
-    return NULL;
+    return FIND(of_small, d->z.dtype, d->c_z, d->c);
 }
 
 static int64_t small_blocks(const evo_trimul_desc *d, int64_t batch) {

@@ -657,8 +657,7 @@ static bool supports(const evo_device *device, const evo_problem *problem, evo_t
     }
     if (!gpu_portable_takes(d->compute, tensors, names, 3, why)) return false;
     if (d->c < 8 || d->c_z < 8) {
-        evo_text_add(why, "takes c and c_z from 8 on: a LayerNorm of fewer "
-                          "channels magnifies roundings");
+        evo_text_add(why, "takes c and c_z from 8 on: a LayerNorm of fewer channels magnifies roundings");
         return false;
     }
     if (d->n > MOST_N || d->c > GPU_TENSOR_HIDDEN || d->c_z > 384 || d->c_out >= 1 << 28) {

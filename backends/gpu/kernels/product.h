@@ -159,6 +159,24 @@ template <class T, int DOWN, int ACROSS> struct wave_operands {
 };
 
 /*
+ * A matrix that stays in shared memory: `rows` of its rows, row r from place(r), each `depth` numbers with zeros up to DEPTH, a pad
+ * behind it. The block of WAVES asks for all of it.
+ */
+template <class T, int DEPTH, int WAVES, class PLACE>
+EVO_DEVICE void copy_matrix(const void *matrix, int rows, int depth, const PLACE &place, unsigned char *shared) {
+    constexpr int PITCH = DEPTH * T::BYTES + GPU_ROW_PAD, PIECES = DEPTH * T::BYTES / 16;
+    const int pieces = depth * T::BYTES / 16;
+    for (int index = thread_x(); index < rows * PIECES; index += WAVES * WAVE) {
+        const int row = index / PIECES, piece = index % PIECES;
+        const bool there = piece < pieces;
+        async_copy16(shared + row * PITCH + piece * 16,
+                     static_cast<const unsigned char *>(matrix) + (place(row) * pieces + (there ? piece : 0)) * 16,
+                     there);
+    }
+    async_commit();
+}
+
+/*
  * sum[DOWN][ACROSS] += X Y^T over the CHUNK bytes of a stage. x is the wave's first row from lane_offset on, y that from
  * right_lane_offset on.
  */

@@ -31,7 +31,8 @@ template <int C_Z, int C> struct small_shared {
         float t[PAIRS][C + 4];
     };
     float bias[4 * C], out_bias[2][C_Z];
-    float scale[C + 1], inverse[C_Z]; /* fp16: of t's channels and the largest; of what undoes the scale of the rows of W_o */
+    /* fp16: of t's channels and the largest; of what undoes the scale of the rows of W_o */
+    float scale[C + 1], inverse[C_Z];
 };
 
 struct small_place {
@@ -95,8 +96,7 @@ EVO_DEVICE void load_normed(uint32_t (&x)[STEPS][4], const float *const (&row)[2
     for (int h = 0; h < 2; h++) {
         const float scale = hardware_reciprocal_root(multiply_add(squares[h], 1.0f / count, eps));
         EVO_UNROLL
-        for (int i = 0; i < STEPS * 4; i += 2)
-            x[i / 4][h + i % 4] = pack<TYPE>(v[h][i] * scale, v[h][i + 1] * scale);
+        for (int i = 0; i < STEPS * 4; i += 2) x[i / 4][h + i % 4] = pack<TYPE>(v[h][i] * scale, v[h][i + 1] * scale);
     }
 }
 
@@ -334,7 +334,8 @@ EVO_DEVICE void write_outputs(const gpu_hopper_trimul_small_params &p, const sma
     const int lane = thread_x() % 32;
     const float scale = TYPE == GPU_FP16 ? 1.0f / (s.scale[C] * p.mask_unit * p.mask_unit) : 1.0f;
     uint32_t x[STEPS][4];
-    load_normed<TYPE, STEPS>(x, { &s.t[lane / 4][lane % 4 * 8], &s.t[lane / 4 + 8][lane % 4 * 8] }, p.eps * scale * scale);
+    load_normed<TYPE, STEPS>(x, { &s.t[lane / 4][lane % 4 * 8], &s.t[lane / 4 + 8][lane % 4 * 8] },
+                             p.eps * scale * scale);
     EVO_UNROLL
     for (int t = 0; t < o.TILES; t++) {
         const int first = tile_channel(t), q = first + lane % 4 * 2;

@@ -108,8 +108,7 @@ struct tile_part {
 
 /*
  * POSITIONS of a tile as normed rows [position][c_depth], by SHARERS threads, a block's or a wave's, of channels to DEPTH.
- * A thread has
- * two positions of a slice of the channels. A wave writes all channels to DEPTH, those that are not there as zeros.
+ * A thread has two positions of a slice of the channels. A wave writes all channels to DEPTH, those that are not there as zeros.
  */
 template <class T, int POSITIONS, int SHARERS, int DEPTH>
 EVO_DEVICE void norm_tile(const gpu_tensor_finish_params &p, const tile_part &tile, unsigned char *rows, int pitch,
@@ -324,19 +323,6 @@ EVO_DEVICE void finish(const gpu_tensor_finish_params &p, unsigned char *shared)
 static constexpr int WHOLE_WAVES = GPU_FINISH_WHOLE_WAVES, WHOLE_TILES = GPU_FINISH_WHOLE_TILES,
                      WHOLE_LENGTH = GPU_FINISH_WHOLE_LENGTH;
 
-/* COLUMNS rows of `depth` numbers, with zeros up to DEPTH, PITCH bytes apart. */
-template <class T, int DEPTH> EVO_DEVICE void load_matrix(const void *matrix, int depth, unsigned char *shared) {
-    constexpr int PITCH = DEPTH * T::BYTES + GPU_ROW_PAD, PIECES = DEPTH * T::BYTES / 16;
-    const int pieces = depth * T::BYTES / 16;
-    for (int index = thread_x(); index < COLUMNS * PIECES; index += WHOLE_WAVES * WAVE) {
-        const int row = index / PIECES, piece = index % PIECES;
-        const bool there = piece < pieces;
-        async_copy16(shared + row * PITCH + piece * 16,
-                     static_cast<const unsigned char *>(matrix) + (row * pieces + (there ? piece : 0)) * 16, there);
-    }
-    async_commit();
-}
-
 /* Positions from `at` on of tile `number` of the launch, of so many; a count of 0 or less where there are none. */
 template <class T>
 EVO_DEVICE tile_part part_of(const gpu_tensor_finish_params &p, int64_t number, int64_t tiles, int at) {
@@ -373,8 +359,9 @@ template <class T, int DEPTH> EVO_DEVICE void finish_whole(const gpu_tensor_fini
     const int wave = thread_x() / WAVE, at = wave % TILE_WAVES * (DOWN * TILE_SIDE);
     unsigned char *rows = shared + 2 * MATRIX + wave * (OWN + DOWN * TILE_SIDE * 4);
     float *inverse = reinterpret_cast<float *>(rows + OWN);
-    load_matrix<T, DEPTH>(p.weight, p.c_depth, shared);
-    load_matrix<T, DEPTH>(p.gate_weight, p.depth, shared + MATRIX);
+    const auto in_order = [](int row) { return row; };
+    copy_matrix<T, DEPTH, WHOLE_WAVES>(p.weight, COLUMNS, p.c_depth, in_order, shared);
+    copy_matrix<T, DEPTH, WHOLE_WAVES>(p.gate_weight, COLUMNS, p.depth, in_order, shared + MATRIX);
     async_wait<0>();
     block_barrier();
 
@@ -428,25 +415,23 @@ template <class T, int DEPTH> EVO_DEVICE void finish_whole(const gpu_tensor_fini
 }
 
 #if defined(EVO_LARGE_SHARED)
-#define EVO_FINISH_WHOLE(name, type, depth)                                    \
-  EVO_KERNEL(evo_trimul_finish_whole_##name##_##depth,                         \
-             gpu_tensor_finish_params, WHOLE_WAVES *WAVE,                      \
-             GPU_FINISH_WHOLE_BLOCKS) {                                        \
-    EVO_DYNAMIC_SHARED(shared);                                                \
-    finish_whole<type, depth>(p, shared);                                      \
-  }
+#define EVO_FINISH_WHOLE(name, type, depth)                                                                           \
+    EVO_KERNEL(evo_trimul_finish_whole_##name##_##depth, gpu_tensor_finish_params, WHOLE_WAVES *WAVE,                 \
+               GPU_FINISH_WHOLE_BLOCKS) {                                                                             \
+        EVO_DYNAMIC_SHARED(shared);                                                                                   \
+        finish_whole<type, depth>(p, shared);                                                                         \
+    }
 EVO_FINISH_WHOLE(bf16, bfloat_t, 128)
 EVO_FINISH_WHOLE(bf16, bfloat_t, 64)
 EVO_FINISH_WHOLE(fp16, half_t, 128)
 EVO_FINISH_WHOLE(fp16, half_t, 64)
 #endif
 
-#define EVO_FINISH(name, type, positions, octets)                              \
-  EVO_KERNEL(evo_trimul_finish_##name##_##positions, gpu_tensor_finish_params, \
-             BLOCK_THREADS, 2) {                                               \
-    EVO_DYNAMIC_SHARED(shared);                                                \
-    finish<type, positions, octets>(p, shared);                                \
-  }
+#define EVO_FINISH(name, type, positions, octets)                                                                     \
+    EVO_KERNEL(evo_trimul_finish_##name##_##positions, gpu_tensor_finish_params, BLOCK_THREADS, 2) {                  \
+        EVO_DYNAMIC_SHARED(shared);                                                                                   \
+        finish<type, positions, octets>(p, shared);                                                                   \
+    }
 EVO_FINISH(bf16, bfloat_t, 64, 2)
 EVO_FINISH(bf16, bfloat_t, 32, 6)
 EVO_FINISH(fp16, half_t, 64, 2)

@@ -226,26 +226,17 @@ EVO_DEVICE void project(const gpu_tensor_project_params &p, unsigned char *share
 
 /* --- All weights in shared memory --- */
 
-/* All rows of the group, a's, then b's, each `DEPTH` numbers with zeros at the end, PITCH bytes apart. */
-template <class T, int DEPTH> EVO_DEVICE void load_weights(const gpu_tensor_project_params &p, unsigned char *shared) {
-    constexpr int PITCH = DEPTH * T::BYTES + GPU_ROW_PAD, PIECES = DEPTH * T::BYTES / 16;
-    const int rows = 2 * p.whole_rows, pieces = p.depth * T::BYTES / 16;
-    for (int index = thread_x(); index < rows * PIECES; index += WHOLE_WAVES * WAVE) {
-        const int row = index / PIECES, piece = index % PIECES, side = row / p.whole_rows;
-        const int64_t from = static_cast<int64_t>(side) * p.side_rows + p.group_begin * 2 + row - side * p.whole_rows;
-        const bool there = piece < pieces;
-        async_copy16(shared + row * PITCH + piece * 16,
-                     static_cast<const unsigned char *>(p.weight) + (from * pieces + (there ? piece : 0)) * 16, there);
-    }
-    async_commit();
-}
-
 template <class T, int DEPTH> EVO_DEVICE void project_whole(const gpu_tensor_project_params &p, unsigned char *shared) {
     constexpr int PITCH = DEPTH * T::BYTES + GPU_ROW_PAD, STEPS = DEPTH / TILE_K, ACROSS = WHOLE_POSITIONS / TILE_SIDE;
     const int wave = thread_x() / WAVE;
     unsigned char *rows = shared + 2 * p.whole_rows * PITCH + wave * (TILE_SIDE * PITCH + WHOLE_POSITIONS * 4);
     float *mask = reinterpret_cast<float *>(rows + TILE_SIDE * PITCH);
-    load_weights<T, DEPTH>(p, shared);
+    /* Rows of the group, a's, then b's. */
+    const auto of_group = [&](int row) {
+        const int side = row / p.whole_rows;
+        return static_cast<int64_t>(side) * p.side_rows + p.group_begin * 2 + row - side * p.whole_rows;
+    };
+    copy_matrix<T, DEPTH, WHOLE_WAVES>(p.weight, 2 * p.whole_rows, p.depth, of_group, shared);
     async_wait<0>();
     block_barrier();
 
@@ -300,24 +291,22 @@ template <class T, int DEPTH> EVO_DEVICE void project_whole(const gpu_tensor_pro
 }
 
 #if defined(EVO_LARGE_SHARED)
-#define EVO_PROJECT_WHOLE(name, type, depth)                                   \
-  EVO_KERNEL(evo_trimul_project_whole_##name##_##depth,                        \
-             gpu_tensor_project_params, WHOLE_WAVES *WAVE, 1) {                \
-    EVO_DYNAMIC_SHARED(shared);                                                \
-    project_whole<type, depth>(p, shared);                                     \
-  }
+#define EVO_PROJECT_WHOLE(name, type, depth)                                                                          \
+    EVO_KERNEL(evo_trimul_project_whole_##name##_##depth, gpu_tensor_project_params, WHOLE_WAVES *WAVE, 1) {          \
+        EVO_DYNAMIC_SHARED(shared);                                                                                   \
+        project_whole<type, depth>(p, shared);                                                                        \
+    }
 EVO_PROJECT_WHOLE(bf16, bfloat_t, 128)
 EVO_PROJECT_WHOLE(bf16, bfloat_t, 64)
 EVO_PROJECT_WHOLE(fp16, half_t, 128)
 EVO_PROJECT_WHOLE(fp16, half_t, 64)
 #endif
 
-#define EVO_PROJECT(name, type, positions, octets)                             \
-  EVO_KERNEL(evo_trimul_project_##name##_##positions,                          \
-             gpu_tensor_project_params, BLOCK_THREADS, 2) {                    \
-    EVO_DYNAMIC_SHARED(shared);                                                \
-    project<type, positions, octets>(p, shared);                               \
-  }
+#define EVO_PROJECT(name, type, positions, octets)                                                                    \
+    EVO_KERNEL(evo_trimul_project_##name##_##positions, gpu_tensor_project_params, BLOCK_THREADS, 2) {                \
+        EVO_DYNAMIC_SHARED(shared);                                                                                   \
+        project<type, positions, octets>(p, shared);                                                                  \
+    }
 EVO_PROJECT(bf16, bfloat_t, 128, 2)
 EVO_PROJECT(bf16, bfloat_t, 64, 4)
 EVO_PROJECT(bf16, bfloat_t, 32, 6)
