@@ -50,8 +50,10 @@ passed=0
 failed=0
 skipped=0
 steps_failed=''
+tests_failed=''
 
 finish() {
+    if [ -n "$tests_failed" ]; then echo "failed tests:$tests_failed"; fi
     if [ -n "$steps_failed" ]; then echo "failed steps:$steps_failed"; fi
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
@@ -105,6 +107,7 @@ run_tests() {
     counts=$(python3 - "$dir/meson-logs/testlog.json" "$may_skip" <<'PYTHON'
 import json, sys
 count = {"passed": 0, "failed": 0, "skipped": 0}
+names = []  # of the failed ones
 with open(sys.argv[1], encoding="utf-8") as f:
     for test in map(json.loads, f):
         name = test["name"].split(" / ")[-1]
@@ -113,7 +116,9 @@ with open(sys.argv[1], encoding="utf-8") as f:
             print(f"{name}: skipped, and not on the list of tests that may", file=sys.stderr)
             kind = "failed"
         count[kind] += 1
-print(count["passed"], count["failed"], count["skipped"])
+        if kind == "failed":
+            names.append(name)
+print(count["passed"], count["failed"], count["skipped"], *names)
 PYTHON
     ) || return 1
     counted=yes
@@ -125,7 +130,10 @@ PYTHON
     if [ "$status" -ne 0 ] && [ "$2" -eq 0 ]; then
         failed=$((failed + 1)) # meson test itself failed
     fi
-    [ "$status" -eq 0 ] && [ "$2" -eq 0 ] && [ "$1" -gt 0 ]
+    if [ "$2" -gt 0 ] || [ "$1" -eq 0 ]; then status=1; fi
+    shift 3
+    for test; do tests_failed="$tests_failed $dir/$test"; done
+    [ "$status" -eq 0 ]
 }
 
 build_and_test() {

@@ -32,7 +32,8 @@ status=0
 tail -n 60 "$log"
 runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
 if [ "$status" -ne 0 ]; then
-    echo "$name: failed; the input is in $work/found" >&2
+    echo "$name: failed; the input is in $work/found, and in base64:" >&2
+    find "$work/found" -type f -exec base64 {} ';' >&2 # the machine may be gone when this is read
     exit 1
 fi
 if [ "${runs:-0}" -lt $least ]; then
