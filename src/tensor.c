@@ -109,6 +109,15 @@ static bool measure(evo_operand *operand) {
            evo_mul(high, element, &operand->last) && operand->first > INT64_MIN / 2 && operand->last < INT64_MAX / 2;
 }
 
+static evo_status fail_span(const char *function, const evo_operand *operand, const int64_t *strides) {
+    return evo_fail(EVO_ERROR_SIZE_OVERFLOW,
+                    "%s: the extents of %s, %lld x %lld x %lld x %lld with strides %lld, %lld, %lld, %lld, span more "
+                    "than 2^62 bytes",
+                    function, operand->name, (long long)operand->extent[0], (long long)operand->extent[1],
+                    (long long)operand->extent[2], (long long)(operand->rank > 3 ? operand->extent[3] : 1),
+                    (long long)strides[0], (long long)strides[1], (long long)strides[2], (long long)strides[3]);
+}
+
 evo_status evo_operand_resolve(const char *function, evo_tensor *tensor, evo_operand *operand, evo_number_kind kind,
                                bool optional) {
     const evo_status status = check_dtype(function, operand->name, tensor->dtype, kind, optional);
@@ -135,26 +144,29 @@ evo_status evo_operand_resolve(const char *function, evo_tensor *tensor, evo_ope
     const bool filled = fill_contiguous(tensor, operand);
     forget_single(tensor, operand);
     operand->layout = *tensor;
-    if (!filled || !measure(operand))
-        return evo_fail(
-            EVO_ERROR_SIZE_OVERFLOW,
-            "%s: the extents of %s, %lld x %lld x %lld x %lld with strides %lld, %lld, %lld, %lld, span more "
-            "than 2^62 bytes",
-            function, operand->name, (long long)operand->extent[0], (long long)operand->extent[1],
-            (long long)operand->extent[2], (long long)(operand->rank > 3 ? operand->extent[3] : 1),
-            (long long)strides[0], (long long)strides[1], (long long)strides[2], (long long)strides[3]);
-    return EVO_OK;
+    return filled && measure(operand) ? EVO_OK : fail_span(function, operand, strides);
 }
 
 static int64_t magnitude(int64_t value) {
     return value < 0 ? -value : value;
 }
 
+/* Kernels plan with an empty output's other extents, so they must be those of a tensor that could be: with 1 for each 0. */
+static evo_status check_empty(const char *function, const evo_operand *output) {
+    evo_operand least = *output;
+    memset(least.layout.strides, 0, sizeof least.layout.strides);
+    for (int d = 0; d < least.rank; d++)
+        if (least.extent[d] == 0) least.extent[d] = 1;
+    return fill_contiguous(&least.layout, &least) && measure(&least)
+               ? EVO_OK
+               : fail_span(function, output, output->layout.strides);
+}
+
 evo_status evo_operand_check_output(const char *function, const evo_operand *output) {
     /* From the smallest stride up, each must step over all that the smaller ones reach. */
     bool done[4] = { false, false, false, false };
     int64_t reach = 0;
-    if (!evo_operand_used(output)) return EVO_OK;
+    if (!evo_operand_used(output)) return check_empty(function, output);
     for (;;) {
         int next = -1;
         for (int d = 0; d < output->rank; d++)

@@ -157,10 +157,11 @@ static void test_weights(void **state) {
 
 /* ---- plans of large sizes ---- */
 
-/* a and b of one batch entry, and each weight once, at the least. */
+/* a and b of one batch entry, if there is one, and each weight once, at the least. */
 static void check_figures(const struct case_op *op, union case_desc *desc, const evo_plan *plan) {
     const int is_opm = op->id == EVO_OP_OPM;
-    const long double sides = 2.0L * product_of(op, desc, is_opm ? "SNc" : "NNc") * narrowest;
+    const long double sides =
+        *size_at(op, desc, 'B') == 0 ? 0 : 2 * product_of(op, desc, is_opm ? "SNc" : "NNc") * narrowest;
     const long double weights =
         is_opm ? 2 * product_of(op, desc, "mc") + product_of(op, desc, "ccz")
                : 4 * product_of(op, desc, "zc") + product_of(op, desc, "co") + product_of(op, desc, "zo");
@@ -172,8 +173,9 @@ static void check_figures(const struct case_op *op, union case_desc *desc, const
                  info.kernel, info.workspace_size, sides, info.pack_size, weights * narrowest);
 }
 
-/* By each kernel by name: 1 if it takes it. */
+/* By each kernel by name: how many take it. */
 static int check_kernels(const struct case_op *op, union case_desc *desc) {
+    const bool limited = *op->common(desc).workspace_limit != 0;
     const char *kernel;
     int taken = 0;
     for (int k = 0; (kernel = evo_context_kernel(judge_context, op->id, k)) != NULL; k++) {
@@ -182,7 +184,7 @@ static int check_kernels(const struct case_op *op, union case_desc *desc) {
         const evo_status status = op->plan_create(judge_context, desc, &plan);
         if (status == EVO_OK)
             check_figures(op, desc, plan);
-        else if (status != EVO_ERROR_SIZE_OVERFLOW)
+        else if (status != EVO_ERROR_SIZE_OVERFLOW && !(limited && status == EVO_ERROR_WORKSPACE_LIMIT))
             assert_int_equal(status, EVO_ERROR_UNSUPPORTED);
         taken += status == EVO_OK;
         evo_plan_destroy(plan);
@@ -230,12 +232,49 @@ static void test_powers_of_two(void **state) {
                 }
 }
 
+/* One size alone, with any limit on the workspace; how many kernels take it. */
+static int try_size(const struct case_op *op, union case_desc desc, const struct case_dim *dim, int64_t value) {
+    static const size_t limits[] = { 0, 1, 1 << 20, SIZE_MAX };
+    int taken = 0;
+    *AT(int64_t, &desc, dim->offset) = value;
+    for (size_t l = 0; l < sizeof limits / sizeof *limits; l++) {
+        *op->common(&desc).workspace_limit = limits[l];
+        taken += check_kernels(op, &desc);
+    }
+    return taken;
+}
+
+/* No batch or no side: nothing is computed, but planned with the other sizes. */
+static void test_empty(void **state) {
+    static const int64_t values[] = { INT64_MAX, INT64_MAX - 1, most_bytes, INT64_C(1) << 54, UINT32_MAX, INT32_MAX };
+    const struct case_op *op;
+    int taken = 0;
+    (void)state;
+    for (int o = 0; (op = case_op_get(o)) != NULL; o++) {
+        union case_desc desc = plain(op);
+        for (int t = 0; t < op->spec_count; t++) /* else its strides would be products of the sizes */
+            if (op->specs[t].role == CASE_OUTPUT) AT(evo_tensor, &desc, op->specs[t].layout)->strides[3] = 1;
+        for (const char *none = "BN"; *none != '\0'; none++) {
+            *size_at(op, &desc, *none) = 0;
+            for (const struct case_dim *dim = op->dims; dim->letter != 0; dim++)
+                for (size_t v = 0; v < sizeof values / sizeof *values && dim->letter != *none; v++)
+                    taken += try_size(op, desc, dim, values[v]);
+            *size_at(op, &desc, *none) = 1;
+        }
+        *size_at(op, &desc, 'B') = 0;
+        *size_at(op, &desc, 'N') = INT64_MAX;
+        REFUSED(plan_of(op, &desc), EVO_ERROR_SIZE_OVERFLOW, "the extents of out", "9223372036854775807");
+    }
+    assert_true(taken > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensors),
         cmocka_unit_test(test_weights),
         cmocka_unit_test(test_products_of_32_bits),
         cmocka_unit_test(test_powers_of_two),
+        cmocka_unit_test(test_empty),
     };
     if (test_device_missing()) return TEST_SKIPPED;
     return cmocka_run_group_tests_name("overflow", tests, judge_setup, judge_teardown);
