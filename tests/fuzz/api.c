@@ -668,6 +668,7 @@ struct plan {
     evo_plan *plan;
     struct problem *problem;
     evo_plan_info info;
+    const char *isa; /* of its context: packs are laid out for it */
     struct block *workspace;
 };
 
@@ -675,6 +676,7 @@ struct pack {
     evo_pack *pack;
     struct problem *problem;
     evo_plan_info info; /* of the plan that made it */
+    const char *isa;
     struct block *memory;
     bool filled; /* false while the packing stands in a graph that was not launched */
 };
@@ -692,6 +694,7 @@ struct work {
 struct machine {
     struct fuzz_input in;
     evo_context *base, *contexts[SLOTS];
+    const char *isas[SLOTS]; /* of the contexts */
     struct problem problems[MOST_PROBLEMS];
     int problem_count;
     struct plan plans[SLOTS];
@@ -765,6 +768,7 @@ static void open_context(struct machine *m) {
     FUZZ_CHECK(context != NULL && evo_context_device(context, &info) == EVO_OK && info.name[0] != '\0');
     evo_context_destroy(m->contexts[k]);
     m->contexts[k] = context;
+    m->isas[k] = isa;
 }
 
 /* Whatever records or recorded what is gone now can be launched no more. */
@@ -788,7 +792,7 @@ static void make_plan(struct machine *m) {
     struct problem *p = &m->problems[fuzz_below(&m->in, (unsigned)m->problem_count)];
     evo_context *context = m->contexts[c] != NULL ? m->contexts[c] : m->base;
     const unsigned how = fuzz_byte(&m->in);
-    struct plan made = { .problem = p, .info = EVO_PLAN_INFO_INIT };
+    struct plan made = { .problem = p, .info = EVO_PLAN_INFO_INIT, .isa = m->contexts[c] != NULL ? m->isas[c] : "" };
     if (!p->made) return;
     enum expectation expected = p->expected;
     const char *named = p->named;
@@ -876,7 +880,9 @@ static void make_pack(struct machine *m) {
     char name[96] = "";
     if (plan->plan == NULL) return;
     struct problem *p = plan->problem;
-    struct pack made = { .problem = p, .info = plan->info, .memory = new_block(m, plan->info.pack_size) };
+    struct pack made = {
+        .problem = p, .info = plan->info, .isa = plan->isa, .memory = new_block(m, plan->info.pack_size)
+    };
     fill_weights(p, &weights);
     unsigned char *memory = made.memory->start;
     size_t size = made.memory->size;
@@ -1028,7 +1034,8 @@ static void break_call(struct machine *m, const struct plan *plan, const struct 
 /* Whether the pack is one that the plan must take; if not, it may still. */
 static bool belongs(const struct plan *plan, const struct pack *pack) {
     return plan->problem == pack->problem && strcmp(plan->info.kernel, pack->info.kernel) == 0 &&
-           plan->info.compute == pack->info.compute && plan->info.pack_size == pack->info.pack_size;
+           plan->info.compute == pack->info.compute && plan->info.pack_size == pack->info.pack_size &&
+           strcmp(plan->isa, pack->isa) == 0;
 }
 
 static void execute(struct machine *m) {
