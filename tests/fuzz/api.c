@@ -177,7 +177,9 @@ static bool make_case(struct fuzz_input *in, struct evo_case *c) {
     add_key(text, sizeof text, "weights", ONE_OF(in, "", "fp32", "bf16", "mixed", "fp64"));
     add_key(text, sizeof text, "mask", ONE_OF(in, "", "none", "fractional", "row", "column", "all", "large"));
     add_key(text, sizeof text, "mask_dtype", ONE_OF(in, "", "", "uint8", "fp32", "bf16", "fp64"));
-    add_key(text, sizeof text, "residual", ONE_OF(in, "", "1"));
+    add_key(
+        text, sizeof text, "residual",
+        ONE_OF(in, "", "1", "1,residual_dtype=fp32", "1,residual_dtype=bf16", "0,out_dtype=fp32", "1,out_dtype=fp16"));
     add_key(text, sizeof text, "input", ONE_OF(in, "", "", "", "nan", "inf", "shifted", "constant"));
     add_key(text, sizeof text, "weight_layout",
             ONE_OF(in, "", "transposed", "halves", "interleaved", "padded", "halves_transposed"));

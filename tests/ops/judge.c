@@ -574,6 +574,13 @@ void judge_common(struct case_random *random, char *text, size_t size) {
               PICK(random, "contiguous", "transposed", "halves", "halves_transposed", "interleaved", "padded"));
 }
 
+/* In half of the texts, unless the output lies over a tensor, whose type it must have. */
+void judge_types(struct case_random *random, char *text, size_t size) {
+    if (strcmp(PICK(random, "usual", "own"), "usual") == 0 || strstr(text, "alias=") != NULL) return;
+    judge_key(text, size, "residual_dtype", PICK(random, "fp64", "fp32", "bf16", "fp16"));
+    judge_key(text, size, "out_dtype", PICK(random, "fp64", "fp32", "bf16", "fp16"));
+}
+
 void judge_end(char *text, size_t size) {
     append(text, size, ")");
 }

@@ -78,6 +78,7 @@ const char *judge_pick(struct case_random *random, const char *const *words, siz
 void judge_start(char *text, size_t size, const char *op);
 void judge_key(char *text, size_t size, const char *key, const char *value);
 void judge_common(struct case_random *random, char *text, size_t size);
+void judge_types(struct case_random *random, char *text, size_t size); /* of residual and output; after the aliases */
 void judge_end(char *text, size_t size);
 
 /* Group setup and teardown: one context for all tests of a program. */

@@ -247,6 +247,7 @@ static void random_text(struct case_random *r, int is_opm, char *text, size_t si
     judge_key(text, size, "layout", layout);
     judge_key(text, size, "residual",
               strcmp(layout, "broadcast") == 0 ? PICK(r, "0", "1") : PICK(r, "0", "1", "1,alias=residual"));
+    judge_types(r, text, size);
     judge_end(text, size);
 }
 

@@ -279,6 +279,7 @@ static void random_text(struct case_random *random, char *text, size_t size) {
         judge_key(text, size, "residual", "1"); /* an output cannot repeat, so it cannot be such a residual */
     else
         judge_key(text, size, "residual", PICK(random, "0", "1", "1,alias=residual"));
+    judge_types(random, text, size);
     judge_end(text, size);
 }
 

@@ -407,6 +407,7 @@ static void random_text(struct case_random *random, char *text, size_t size) {
     judge_key(text, size, "residual", residual);
     if (strstr(residual, "alias=input") == NULL && strstr(residual, "alias=both") == NULL)
         judge_key(text, size, "c_out", PICK(random, "0", "0", "1", "9", "24"));
+    judge_types(random, text, size);
     judge_end(text, size);
 }
 

@@ -229,11 +229,12 @@ evo_compute case_default_compute(evo_dtype dtype);
  *
  *   the op's sizes         b s n c_m c c_z, b n c_z c c_out
  *   variant                one of the op's; then its parameters override it: direction, divide, biases=a+out, ...
- *   dtype                  of input, residual, output, and of mask and weights unless told: fp64 fp32 bf16 fp16
+ *   dtype                  of all tensors that have none of their own: fp64 fp32 bf16 fp16
  *   weights                dtype of the weights, or "mixed"
  *   mask                   none random fractional large row column batch all ("row" blanks an index 1, that is a
  *                          sequence or an i; "column" an index 2, a residue or a j; "large" goes far above 1)
  *   mask_dtype             any dtype, uint8 too
+ *   residual_dtype out_dtype
  *   residual               0 1
  *   input                  normal shifted (mean 1e3, spread 1e-2) cauchy constant nan inf (one row of it)
  *   layout                 contiguous padded offset transposed broadcast negative slice

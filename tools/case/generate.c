@@ -47,8 +47,8 @@ struct recipe {
     int residual;
     int split;
     evo_dtype dtype;
-    evo_dtype weights; /* EVO_NONE: as dtype */
-    evo_dtype mask_dtype;
+    evo_dtype weights;                               /* EVO_NONE: as dtype */
+    evo_dtype mask_dtype, residual_dtype, out_dtype; /* the same */
     bool mixed;
     bool compute_given;
 };
@@ -127,8 +127,8 @@ static bool no_key(const struct case_op *op, const char *key, struct io_error *e
         }
     }
     return io_fail(error,
-                   "%s has no \"%s\"; there are variant, %sinput, mask, mask_dtype, residual, alias, layout, weights, "
-                   "weight_layout, dtype, compute, workspace_limit, runs, split",
+                   "%s has no \"%s\"; there are variant, %sinput, mask, residual, alias, layout, weight_layout, dtype, "
+                   "mask_dtype, residual_dtype, out_dtype, weights, compute, workspace_limit, runs, split",
                    op->name, key, own);
 }
 
@@ -137,11 +137,17 @@ static bool set_other(struct evo_case *c, struct recipe *recipe, const char *key
                       struct io_error *error) {
     struct case_common common = c->op->common(&c->desc);
     int64_t number = 0;
-    if (strcmp(key, "dtype") == 0) {
-        return set_dtype(key, value, &recipe->dtype, error);
-    }
-    if (strcmp(key, "mask_dtype") == 0) {
-        return set_dtype(key, value, &recipe->mask_dtype, error);
+    const struct {
+        const char *key;
+        evo_dtype *dtype;
+    } dtypes[] = { { "dtype", &recipe->dtype },
+                   { "mask_dtype", &recipe->mask_dtype },
+                   { "residual_dtype", &recipe->residual_dtype },
+                   { "out_dtype", &recipe->out_dtype } };
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
+        if (strcmp(key, dtypes[i].key) == 0) {
+            return set_dtype(key, value, dtypes[i].dtype, error);
+        }
     }
     if (strcmp(key, "weights") == 0) {
         recipe->mixed = strcmp(value, "mixed") == 0;
@@ -347,27 +353,35 @@ static evo_dtype weight_dtype(const struct evo_case *c, const struct recipe *rec
     return recipe->weights != EVO_NONE ? recipe->weights : recipe->dtype;
 }
 
+/* The type that a text gives a tensor by a key of its own, or EVO_NONE. */
+static evo_dtype own_dtype(const struct evo_case *c, const struct recipe *recipe, int spec) {
+    switch (c->op->specs[spec].role) {
+    case CASE_MASK:
+        return recipe->mask_dtype;
+    case CASE_RESIDUAL:
+        return recipe->residual_dtype;
+    case CASE_OUTPUT:
+        return recipe->out_dtype;
+    case CASE_WEIGHT:
+        return weight_dtype(c, recipe, spec);
+    case CASE_INPUT:
+        break;
+    }
+    return EVO_NONE;
+}
+
 static bool fill(struct evo_case *c, const struct recipe *recipe, struct io_error *error) {
     for (int i = 0; i < c->op->spec_count; i++) {
         struct case_tensor *tensor = &c->tensors[i];
-        tensor->dtype = recipe->dtype;
-        switch (tensor->spec->role) {
-        case CASE_MASK:
-            tensor->present = recipe->mask != MASK_NONE;
-            tensor->dtype = recipe->mask_dtype != EVO_NONE ? recipe->mask_dtype : recipe->dtype;
-            break;
-        case CASE_RESIDUAL:
-            tensor->present = recipe->residual != 0;
-            break;
-        case CASE_WEIGHT:
-            tensor->dtype = weight_dtype(c, recipe, i);
-            break;
-        case CASE_INPUT:
-        case CASE_OUTPUT:
-            tensor->present = true;
-            break;
+        const enum case_role role = tensor->spec->role;
+        const evo_dtype own = own_dtype(c, recipe, i);
+        tensor->dtype = own != EVO_NONE ? own : recipe->dtype;
+        if (role != CASE_WEIGHT) { /* which are there or not by the descriptor's biases */
+            tensor->present = role == CASE_MASK       ? recipe->mask != MASK_NONE
+                              : role == CASE_RESIDUAL ? recipe->residual != 0
+                                                      : true;
         }
-        if (tensor->present && tensor->spec->role != CASE_OUTPUT && !fill_tensor(c, tensor, recipe, error)) {
+        if (tensor->present && role != CASE_OUTPUT && !fill_tensor(c, tensor, recipe, error)) {
             return false;
         }
     }

@@ -18,6 +18,8 @@ static const char *const common[] = {
     "n=9,b=2,mask=column", "n=9,b=2,mask=batch", "n=9,mask=all", "n=9,mask=all,residual=1", "n=9,mask_dtype=uint8",
     "n=9,mask=large,mask_dtype=uint8", "n=9,mask=fractional,mask_dtype=fp64", "n=9,mask=fractional,mask_dtype=fp32",
     "n=9,mask=fractional,mask_dtype=bf16", "n=9,mask=fractional,mask_dtype=fp16",
+    /* types of their own */
+    "n=9,residual=1,residual_dtype=fp32", "n=9,out_dtype=fp32", "n=9,residual=1,residual_dtype=bf16,out_dtype=fp16",
     /* inputs */
     "n=9,input=constant", "n=9,input=shifted", "n=9,input=cauchy", "n=9,b=2,mask=none,input=nan",
     "n=9,b=2,mask=fractional,input=nan", "n=9,b=2,mask=none,input=inf", "n=9,residual=1,mask=fractional,input=inf",
