@@ -512,7 +512,7 @@ static evo_status project_sides(const evo_call *call, const evo_tile *tile, evo_
         .mask_b = d->mask_sides == EVO_MASK_BOTH,
         .eps = (float)d->layer_norm_eps,
         .store = gpu_opm_store_of(call),
-        .mask_exponents = to.mask_exponents,
+        .mask_exponents = to.mask_exponents ? to.mask_exponents + range.begin : NULL,
         .n = d->n,
     };
     const int64_t shared = GPU_OPM_TENSOR_PROJECT_SHARED(together, depth(d) * type->bytes, type->bytes);

@@ -213,6 +213,27 @@ static void test_masks(void **state) {
         }
 }
 
+/*
+ * Masks whose residues want different powers of two, under limits that make tiles: what a tile's residues are divided by and
+ * multiplied by again is their own.
+ */
+static void test_masks_of_tiles(void **state) {
+    static const char *const texts[] = {
+        "opm(b=2,s=12,n=40,c_m=24,c=24,c_z=20,dtype=fp32,mask_dtype=fp32,mask=fractional,workspace_limit=80000)",
+        "opm(b=2,s=12,n=40,c_m=24,c=24,c_z=20,dtype=fp32,mask_dtype=fp32,mask=fractional,workspace_limit=40000,"
+        "variant=helixfold)",
+    };
+    uint64_t seed = test_seed(23);
+    (void)state;
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        struct evo_case c = judge_parse(judge_context, texts[i], seed);
+        judge_scale_mask(&c, 2, 12, 40, judge_mask_by_column);
+        c.hard = true;
+        if (judge_takes(judge_context, &c)) judge_case(judge_context, &c);
+        case_destroy(&c);
+    }
+}
+
 static void test_layouts(void **state) {
     static const char *const layouts[] = { "contiguous", "padded",   "offset", "transposed",
                                            "broadcast",  "negative", "slice" };
@@ -446,7 +467,7 @@ int main(void) {
         cmocka_unit_test(test_types),   cmocka_unit_test(test_random),         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_repeats), cmocka_unit_test(test_threads),        cmocka_unit_test(test_limits),
         cmocka_unit_test(test_graphs),  cmocka_unit_test(test_units),          cmocka_unit_test(test_long_counts),
-        cmocka_unit_test(test_orders),  cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_orders),  cmocka_unit_test(test_masks),          cmocka_unit_test(test_masks_of_tiles),
     };
     if (test_device_missing()) return TEST_SKIPPED;
     return cmocka_run_group_tests_name("opm", tests, judge_setup, judge_teardown);

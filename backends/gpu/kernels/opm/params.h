@@ -136,7 +136,7 @@ typedef struct gpu_opm_tensor_project_params {
     int32_t mask_b;
     float eps, store; /* store: what a and b are multiplied by at last, a power of two */
     int32_t unused;
-    const int32_t *mask_exponents; /* [batch][n]: masks of a residue are divided by these powers of two; NULL: by 1 */
+    const int32_t *mask_exponents; /* [batch][n] from inner_begin on: masks are divided by 2^these; NULL: by 1 */
     int64_t n;
 } gpu_opm_tensor_project_params;
 
