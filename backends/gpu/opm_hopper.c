@@ -216,10 +216,10 @@ static evo_status sum_squares(const evo_call *call, const evo_tile *tile) {
 
 /* --- The form --- */
 
-/* True if one launch can do all. */
+/* True if one launch can do all: it reads m and writes the output in the type that is computed in. */
 static bool is_small(const evo_opm_desc *d) {
-    return d->s <= GPU_HOPPER_SMALL_S && d->n <= GPU_HOPPER_SMALL_N && d->c_m == GPU_HOPPER_SMALL_CHANNELS &&
-           d->c == GPU_OPM_HOPPER_HIDDEN && copies_take_m(d);
+    return d->out.dtype == product_type(d) && d->s <= GPU_HOPPER_SMALL_S && d->n <= GPU_HOPPER_SMALL_N &&
+           d->c_m == GPU_HOPPER_SMALL_CHANNELS && d->c == GPU_OPM_HOPPER_HIDDEN && copies_take_m(d);
 }
 
 /*
