@@ -104,7 +104,7 @@ static void append(char *text, size_t size, const char *more, size_t length) {
 }
 
 void test_fit(evo_context *context, const char *text, char *fitted, size_t size) {
-    static const char *const keys[] = { "dtype=fp64", "compute=fp64" };
+    static const char *const keys[] = { "dtype=fp64", "compute=fp64", "residual_dtype=fp64", "out_dtype=fp64" };
     const char *const weights = strstr(text, "weights=") != NULL ? "" : ",weights=fp64";
     char name[32] = "";
     fitted[0] = '\0';
@@ -114,7 +114,7 @@ void test_fit(evo_context *context, const char *text, char *fitted, size_t size)
     while (*text != '\0') {
         size_t length = strcspn(text, "(,)");
         int replaced = 0;
-        for (int k = 0; k < 2 && !takes && !replaced; k++) {
+        for (int k = 0; k < 4 && !takes && !replaced; k++) {
             size_t kept = strlen(keys[k]) - strlen("fp64");
             replaced = length == strlen(keys[k]) && strncmp(text, keys[k], length) == 0;
             if (!replaced) continue;
