@@ -188,13 +188,13 @@ typedef struct gpu_opm_tensor_combine_params {
 
 /*
  * evo_opm_tensor_pack_out: W_o for both orders, each of its rows a block's. `scales` are those of a's and b's channels; `outer`
- * holds `together` channels c_a side by side, 1 or 2.
+ * holds `together` channels c_a side by side, 1 or 2: [blocks of 32 c_b][c_a / together][z_rows][together][32].
  */
 typedef struct gpu_opm_tensor_pack_params {
-    gpu_weight source, bias;      /* [c_z, c * c], [c_z] */
-    const float *scales;          /* [2 c], of halves only */
-    void *outer, *weigh;          /* weigh may be NULL; [blocks of 32 c_b][c_a][z_rows][c_a][32], [z_rows * c][c_pad] */
-    float *z_scale, *bias_target; /* [z_rows] */
+    gpu_weight source, bias;              /* [c_z, c * c], [c_z] */
+    const float *scales;                  /* [2 c], of halves only */
+    void *outer, *weigh;                  /* weigh: [z_rows * c][c_pad]; may be NULL */
+    float *z_scale, *bias_target;         /* [z_rows] */
     int32_t c, c_pad, c_z, z_rows, dtype; /* dtype: GPU_SPLIT for fp32 */
     float rest;                           /* halves: what z_scale gets beside the row's own scale */
     int32_t together, unused;
