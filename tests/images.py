@@ -110,6 +110,18 @@ class Images(unittest.TestCase):
     def included(self, unit):
         return (KERNELS / f"{unit}.cu").read_text(encoding="utf-8")
 
+    def test_waves_are_known_without_a_macro(self):
+        """Newer compilers may lack __AMDGCN_WAVEFRONT_SIZE__."""
+        for arch in ARCHS["hip"]:
+            made = run("ninja", "-C", BUILD, "-t", "commands", f"backends/hip/pack.{arch}.hsaco").stdout.splitlines()[-1]
+            compiler = made.split("compile.py")[1].split(" -Rpass")[0].split()[1:]
+            with tempfile.TemporaryDirectory() as folder:
+                source = Path(folder) / "wave.cu"
+                source.write_text('#include "backends/gpu/device.h"\n'
+                                  f'static_assert(WAVE == {64 if arch.startswith("gfx9") else 32}, "");\n', encoding="utf-8")
+                done = run(*compiler, "-U__AMDGCN_WAVEFRONT_SIZE__", f"-I{SOURCE}", "-fsyntax-only", source)
+            self.assertEqual(done.returncode, 0, f"{arch}: {done.stdout}")
+
     def test_golden_files_on_simulated_devices(self):
         for vendor, archs in (("cuda", ["sm_80"]), ("hip", ["gfx942", "gfx1100"])):
             library = BUILD / "tests" / "simulated" / f"libsim{vendor}.so"

@@ -21,9 +21,9 @@ struct __attribute__((aligned(8))) uint2_t {
     uint32_t x, y;
 };
 
-/* The host's pass over the source knows no wave; it makes no code. */
-#if defined(__AMDGCN_WAVEFRONT_SIZE__)
-static constexpr int WAVE = __AMDGCN_WAVEFRONT_SIZE__;
+/* What compilers make of a chip unless they are told otherwise; newer ones may have no macro that says so. */
+#if defined(__GFX10__) || defined(__GFX11__) || defined(__GFX12__)
+static constexpr int WAVE = 32;
 #else
 static constexpr int WAVE = 64;
 #endif
