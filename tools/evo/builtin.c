@@ -51,7 +51,9 @@ static const char *const per_variant[] = { "",
 
 /* Arithmetic other than the type's own: both the faster ones and the more exact. */
 static const char *const computes[] = { "fp32_strict", "tf32", "bf16", "fp16", "fp32", NULL };
-static const char *const per_compute[] = { "n=9", "n=33,residual=1", "n=9,mask=large", "n=9,input=shifted", NULL };
+static const char *const per_compute[] = {
+    "n=9", "n=33,residual=1", "n=9,mask=large", "n=9,input=shifted", "n=9,c_z=64,c=32,input=shifted", NULL
+};
 
 struct maker {
     const struct builtin_choice *choice;

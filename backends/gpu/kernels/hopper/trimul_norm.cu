@@ -27,10 +27,18 @@ template <int COUNT> struct position_part {
         EVO_UNROLL
         for (int k = 0; k < COUNT; k++) sum += (v[k][0] + v[k][1]) + (v[k][2] + v[k][3]);
         const float mean = lane_sum(sum, lanes) / count;
+        float rest = 0.0f; /* what the rounding of the mean left */
         EVO_UNROLL
         for (int k = 0; k < COUNT; k++) EVO_UNROLL
         for (int e = 0; e < 4; e++) {
             v[k][e] -= mean;
+            rest += v[k][e];
+        }
+        rest = lane_sum(rest, lanes) / count;
+        EVO_UNROLL
+        for (int k = 0; k < COUNT; k++) EVO_UNROLL
+        for (int e = 0; e < 4; e++) {
+            v[k][e] -= rest;
             squares = multiply_add(v[k][e], v[k][e], squares);
         }
         const float by = hardware_reciprocal_root(lane_sum(squares, lanes) / count + eps);

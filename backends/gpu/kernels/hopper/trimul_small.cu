@@ -82,12 +82,23 @@ EVO_DEVICE void load_normed(uint32_t (&x)[STEPS][4], const float *const (&row)[2
     for (int h = 0; h < 2; h++) EVO_UNROLL
     for (int i = 0; i < STEPS * 4; i++) mean[h] += v[h][i];
     quad_sum(mean);
+    float rest[2] = { 0.0f, 0.0f }; /* what the rounding of the mean left */
     EVO_UNROLL
     for (int h = 0; h < 2; h++) {
         mean[h] = mean[h] / count;
         EVO_UNROLL
         for (int i = 0; i < STEPS * 4; i++) {
             v[h][i] -= mean[h];
+            rest[h] += v[h][i];
+        }
+    }
+    quad_sum(rest);
+    EVO_UNROLL
+    for (int h = 0; h < 2; h++) {
+        rest[h] = rest[h] / count;
+        EVO_UNROLL
+        for (int i = 0; i < STEPS * 4; i++) {
+            v[h][i] -= rest[h];
             squares[h] = multiply_add(v[h][i], v[h][i], squares[h]);
         }
     }
