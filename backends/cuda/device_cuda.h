@@ -127,15 +127,11 @@ EVO_MMA(mma_16x8x16_f16, "m16n8k16.row.col.f32.f16.f16.f32")
 #undef EVO_MMA
 
 /* Volatile keeps them between the barriers they stand between; a memory clobber would hold unrelated loads too. */
-#define EVO_LDMATRIX(name, kind)                                                                                      \
-    EVO_DEVICE void name(uint32_t(&r)[4], const void *row) {                                                          \
-        const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(row));                                \
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4" kind ".shared.b16 {%0, %1, %2, %3}, [%4];"                       \
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                                                 \
-                     : "r"(address));                                                                                 \
-    }
-EVO_LDMATRIX(ldmatrix_x4, "")
-EVO_LDMATRIX(ldmatrix_x4_trans, ".trans")
-#undef EVO_LDMATRIX
+EVO_DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *row) {
+    const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
+}
 
 #endif

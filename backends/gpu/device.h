@@ -58,7 +58,6 @@
  *       d[0], d[1] (row g, columns 2q, 2q + 1), d[2], d[3] (row g + 8, the same)
  *     ldmatrix_x4(uint32_t (&r)[4], const void *row): lane l gives the address of row l % 8 of matrix l / 8, 8 numbers of
  *       16 bits, aligned to 16 bytes, in shared memory; r[i] = numbers 2q and 2q + 1 of row g of matrix i
- *     ldmatrix_x4_trans: each matrix transposed: r[i] = number g of rows 2q and 2q + 1 of matrix i
  *   EVO_MATRIX_MFMA, 64 lanes, a 16 x K, b K x 16, d 16 x 16; i = l / 16
  *     mfma_16x16x16_bf16, mfma_16x16x16_f16 (float (&d)[4], const uint32_t (&a)[2], const uint32_t (&b)[2])
  *       a (row l % 16, k 4i to 4i + 3), b (the same k, column l % 16), d[e] (row 4i + e, column l % 16)

@@ -303,7 +303,7 @@ EVO_KERNEL(fault_matrix_barrier, fault_params, FAULT_THREADS, 1) {
     const int lane = thread_x() % WAVE;
     uint32_t a[4], four[4];
     ldmatrix_x4(a, &s[0][lane % 16][lane / 16 * 8]);
-    ldmatrix_x4_trans(four, &s[1][lane % 16][lane / 16 * 8]); /* the identity is its own transpose */
+    ldmatrix_x4(four, &s[1][lane % 16][lane / 16 * 8]); /* the identity is its own transpose */
     const uint32_t b[2] = { four[0], four[1] };
     float d[OWN_SUMS] = {};
     product(d, a, b);

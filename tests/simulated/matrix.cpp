@@ -66,19 +66,14 @@ template void multiply_wave<mma_m16n8k16, number_type::bf16>(void *const *);
 template void multiply_wave<mma_m16n8k16, number_type::f16>(void *const *);
 
 /* Lane l gets elements 2 * (l % 4), + 1 of row l / 4 of each matrix; rows of matrix m are those of lanes 8 m to 8 m + 7. */
-template <bool TRANSPOSED> void distribute(const uint16_t (&rows)[32][8], void *const *lanes) {
+void distribute(const uint16_t (&rows)[32][8], void *const *lanes) {
     for (unsigned lane = 0; lane < 32; lane++)
         for (unsigned m = 0; m < 4; m++) {
             uint32_t pair[2];
-            for (unsigned e = 0; e < 2; e++) {
-                const unsigned own = lane % 4 * 2 + e, other = lane / 4;
-                pair[e] = rows[m * 8 + (TRANSPOSED ? own : other)][TRANSPOSED ? other : own];
-            }
+            for (unsigned e = 0; e < 2; e++) pair[e] = rows[m * 8 + lane / 4][lane % 4 * 2 + e];
             static_cast<const matrix_rows *>(lanes[lane])->to[m] = pair[0] | pair[1] << 16;
         }
 }
-template void distribute<false>(const uint16_t (&)[32][8], void *const *);
-template void distribute<true>(const uint16_t (&)[32][8], void *const *);
 #elif defined(EVO_MATRIX_MFMA)
 template void multiply_wave<mfma_16x16x16, number_type::bf16>(void *const *);
 template void multiply_wave<mfma_16x16x16, number_type::f16>(void *const *);

@@ -79,19 +79,19 @@ struct matrix_rows {
 };
 
 /** Rows of four matrices of 8 x 8 16-bit elements, as lanes name them, to all lanes' registers. */
-template <bool TRANSPOSED> void distribute(const uint16_t (&rows)[32][8], void *const *lanes);
+void distribute(const uint16_t (&rows)[32][8], void *const *lanes);
 
-template <bool TRANSPOSED> void load_wave(void *const *lanes) {
+inline void load_wave(void *const *lanes) {
     uint16_t rows[32][8];
     for (unsigned lane = 0; lane < 32; lane++)
         memcpy(rows[lane], static_cast<const matrix_rows *>(lanes[lane])->row, sizeof rows[lane]);
-    distribute<TRANSPOSED>(rows, lanes);
+    distribute(rows, lanes);
 }
 
-template <bool TRANSPOSED> void load(uint32_t *to, const void *row, const char *file, int line) {
+inline void load(uint32_t *to, const void *row, const char *file, int line) {
     if (reinterpret_cast<uintptr_t>(row) % 16) active->fail("ldmatrix of a row at %p: misaligned", row);
     matrix_rows mine = { to, row };
-    active->meet_wave_to(&mine, { "ldmatrix", file, line }, load_wave<TRANSPOSED>);
+    active->meet_wave_to(&mine, { "ldmatrix", file, line }, load_wave);
 }
 
 #elif defined(EVO_MATRIX_MFMA)
@@ -153,11 +153,7 @@ EVO_SIMULATED_MULTIPLY(mma_16x8x16_bf16, mma_m16n8k16, bf16, 4, 4, 2)
 EVO_SIMULATED_MULTIPLY(mma_16x8x16_f16, mma_m16n8k16, f16, 4, 4, 2)
 EVO_DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *shared_row, const char *file = __builtin_FILE(),
                             int line = __builtin_LINE()) {
-    simulated::load<false>(r, shared_row, file, line);
-}
-EVO_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void *shared_row, const char *file = __builtin_FILE(),
-                                  int line = __builtin_LINE()) {
-    simulated::load<true>(r, shared_row, file, line);
+    simulated::load(r, shared_row, file, line);
 }
 #elif defined(EVO_MATRIX_MFMA)
 EVO_SIMULATED_MULTIPLY(mfma_16x16x16_bf16, mfma_16x16x16, bf16, 4, 2, 2)

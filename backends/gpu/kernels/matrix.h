@@ -4,7 +4,6 @@
  *
  *   load<T>(shared, pitch)         rows from shared memory, each OPERAND_BYTES<T> contiguous bytes, `pitch` bytes apart
  *   load_from, load_right_from     the same from an address that has the lane's offset already
- *   load_transposed<T>(...)        the same from [k][row], numbers of 16 bits only
  *   multiply(sums, x, y)           sums += X Y^T
  *   tile_row(e), tile_column(e)    where element e of this lane's sums stands; own_row(e), own_column(e): the same as a
  *                                  number from 0 on among the OWN_ROWS rows and OWN_COLUMNS columns of this lane
@@ -226,26 +225,6 @@ template <class T> EVO_DEVICE right_operand<T> load_right_from(const unsigned ch
 
 template <class T> EVO_DEVICE operand<T> load(const unsigned char *shared, int pitch) {
     return load_from<T>(shared + lane_offset(pitch));
-}
-
-template <class T> EVO_DEVICE operand<T> load_transposed(const unsigned char *shared, int pitch) {
-    static_assert(T::BYTES == 2, "numbers of 16 bits");
-    const int lane = lane_number();
-    operand<T> x;
-#if defined(EVO_MATRIX_MMA)
-    ldmatrix_x4_trans(x.r, shared + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 16);
-#else
-#if defined(EVO_MATRIX_WMMA11)
-    const unsigned char *own = shared + lane % 16 * 2;
-#else
-    const unsigned char *own = shared + lane / 16 * (OPERAND_REGISTERS * 2) * pitch + lane % 16 * 2;
-#endif
-    EVO_UNROLL
-    for (int i = 0; i < OPERAND_REGISTERS; i++)
-        x.r[i] = *reinterpret_cast<const uint16_t *>(own + 2 * i * pitch) |
-                 static_cast<uint32_t>(*reinterpret_cast<const uint16_t *>(own + (2 * i + 1) * pitch)) << 16;
-#endif
-    return x;
 }
 
 /* --- Products --- */
