@@ -17,7 +17,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         prefix, libdir = install(build, folder)
         promised = [f"include/{name}" for name in headers] + [
-            "include/evoformer/evoformer.f90", f"{libdir}/pkgconfig/evoformer.pc", "bin/evo", "share/man/man1/evo.1",
+            "include/evoformer/evoformer.f90", "share/licenses/libevoformer/LICENSE", f"{libdir}/pkgconfig/evoformer.pc",
+            "bin/evo", "share/man/man1/evo.1",
             f"{libdir}/cmake/evoformer/evoformer-config.cmake", f"{libdir}/cmake/evoformer/evoformer-config-version.cmake"]
         if kind != "shared":
             promised.append(f"{libdir}/libevoformer.a")
