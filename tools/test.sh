@@ -183,6 +183,7 @@ python_package() {
         return 1
     fi
     CC=gcc "$to/torch/bin/pip" wheel --quiet --no-deps --wheel-dir "$to/wheel" . || return 1
+    if ! python3 -m zipfile -l "$to"/wheel/*.whl | grep -F /LICENSE; then echo "the wheel has no LICENSE"; return 1; fi
     for environment in torch before; do
         "$to/$environment/bin/pip" install --quiet "$to"/wheel/*.whl || return 1
     done
