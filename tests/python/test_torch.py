@@ -291,6 +291,16 @@ def test_fake_tensors_and_export(pair):
     assert any("evoformer" in str(node.target) for node in program.graph.nodes)
 
 
+@PAIRS
+def test_export_of_a_used_module(pair):
+    """What a module remembers of its parameters is theirs again after torch.export has put fake tensors in their place."""
+    _, module, inputs = pair()
+    with torch.no_grad():
+        want = module(*inputs)
+        torch.export.export(module, inputs)
+        assert torch.equal(module(*inputs), want)
+
+
 def test_vmap_and_meta():
     _, module, (z, mask) = trimul_pair()
     with torch.no_grad():

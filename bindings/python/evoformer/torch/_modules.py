@@ -77,6 +77,16 @@ def _getter(names: Tuple[str, ...]) -> Callable[[Dict[str, Any]], Tuple[Any, ...
     return get if len(names) > 1 else lambda values: (get(values),)
 
 
+class _Known:
+    """What a module remembers of its layers. No tuple or list, since torch.export writes modules' attributes anew that are:
+    with its fake tensors in the dictionaries of parameters."""
+
+    __slots__ = ("layers", "getters")
+
+    def __init__(self, layers: Tuple[Any, ...], getters: List[Tuple[Callable[..., Any], List[Dict[str, Any]]]]):
+        self.layers, self.getters = layers, getters
+
+
 class Fused(nn.Module):
     """What both modules share.
 
@@ -146,13 +156,13 @@ class Fused(nn.Module):
         # While the layers are the same objects, so are their dictionaries of parameters.
         layers = tuple(self._modules.values())
         known = self.__dict__.get("_known")
-        if known is None or known[0] != layers:
-            known = self.__dict__["_known"] = (layers, [
+        if known is None or known.layers != layers:
+            known = self.__dict__["_known"] = _Known(layers, [
                 (_getter(leaves), [self._modules[module]._parameters for module in modules])  # type: ignore[union-attr]
                 for modules, leaves in self._sources_of])
         sources: List[Tensor] = []
         try:
-            for get, parameters in known[1]:
+            for get, parameters in known.getters:
                 sources += chain.from_iterable(map(get, parameters))
             return sources
         except KeyError:  # a parametrization stands there
