@@ -301,6 +301,36 @@ def test_export_of_a_used_module(pair):
         assert torch.equal(module(*inputs), want)
 
 
+@PAIRS
+@pytest.mark.parametrize("frozen", [False, True])
+def test_forward_derivatives_and_functional_gradients(pair, frozen):
+    original, module, inputs = pair(**SMALL[pair])
+    original, module = original.double(), module.double().requires_grad_(not frozen)
+    x, mask = (tensor.double() for tensor in inputs)
+    along = torch.randn_like(x)
+    results = [(torch.func.jvp(lambda t: run(t, mask), (x,), (along,))[1],
+                torch.func.grad(lambda t: run(t, mask).square().sum())(x),
+                torch.func.vmap(torch.func.grad(lambda t, m: run(t[None], m[None]).square().sum()))(x, mask),
+                torch.func.jacfwd(lambda t: run(t, mask).sum())(x))
+               for run in (module, original)]
+    for got, want in zip(*results):
+        assert error(got, want) <= 1e-10
+    with torch.autograd.forward_ad.dual_level(), torch.no_grad():
+        dual = module(torch.autograd.forward_ad.make_dual(x, along), mask)
+        assert error(torch.autograd.forward_ad.unpack_dual(dual).tangent, results[1][0]) <= 1e-10
+
+
+def test_functions_refuse_forward_derivatives():
+    module = fused.TriangleMultiplication(8, 8).to(DEVICE)
+    weights = {name: weight.detach() for name, weight in zip(module._kind.weights, module._weights())}
+    z = torch.randn(1, 3, 3, 8, device=DEVICE)
+    with torch.autograd.forward_ad.dual_level():
+        plain = evoformer.triangle_multiplication(z, weights)
+        with pytest.raises(TypeError, match="z requires a gradient"):
+            evoformer.triangle_multiplication(torch.autograd.forward_ad.make_dual(z, z), weights)
+    assert torch.equal(evoformer.triangle_multiplication(z, weights), plain)
+
+
 def test_vmap_and_meta():
     _, module, (z, mask) = trimul_pair()
     with torch.no_grad():

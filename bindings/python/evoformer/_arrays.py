@@ -93,7 +93,9 @@ def torch_device(device: Any, torch: Any) -> str:
 
 
 def _from_torch(array: Any, torch: Any, name: str) -> View:
-    if array.requires_grad and torch.is_grad_enabled():
+    forward = torch.autograd.forward_ad
+    along = getattr(forward, "_current_level", -1) >= 0 and forward.unpack_dual(array).tangent is not None
+    if along or array.requires_grad and torch.is_grad_enabled():
         raise TypeError(f"{name} requires a gradient, which this function does not compute: use evoformer.torch, "
                         "torch.no_grad() or detach()")
     if array.layout != torch.strided or array.device.type not in ("cpu", "cuda"):

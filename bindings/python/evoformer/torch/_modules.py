@@ -12,7 +12,7 @@ from torch.compiler import is_compiling
 
 from .. import _ops as ops
 from .._functions import _choice, _whole
-from . import _operators
+from . import _formulas, _operators
 
 Half = Optional[int]
 """Of a parameter that holds two weights one after the other: which; None: the parameter is the weight."""
@@ -52,6 +52,7 @@ def _probes() -> Optional[List[Any]]:
 _PROBES = _probes()
 _DISPATCH, _FUNCTION, _FUNCTORCH, _TRACING = _PROBES or [lambda: True] * 4
 _profiler = torch.autograd.profiler
+_forward = torch.autograd.forward_ad
 _requires_grad = operator.attrgetter("requires_grad")
 _autocast_anywhere = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
@@ -68,6 +69,17 @@ def _direct(x: Tensor, mask: Optional[Tensor], residual: Optional[Tensor], sourc
         return False
     return not (_DISPATCH() or _FUNCTION() or _FUNCTORCH() is not None or _TRACING() or
                 getattr(_profiler, "_is_profiler_enabled", True))
+
+
+def _without_rule() -> bool:
+    """Whether derivatives are taken for which an operator of PyTorch's library has no rule: forward ones, which it would take
+    for zero without a word, and those of torch.func."""
+    if getattr(_forward, "_current_level", -1) >= 0:
+        return True
+    if _FUNCTORCH() is None:
+        return False
+    transforms = torch._C._functorch.get_interpreter_stack()
+    return any(transform.key() == torch._C._functorch.TransformType.Grad for transform in transforms)
 
 
 @lru_cache(maxsize=None)
@@ -104,6 +116,7 @@ class Fused(nn.Module):
     _kind: Any
     _caches: Any
     _operator: Any
+    _formula: Callable[..., Tensor]
 
     def _describe(self, places: Places, options: Tuple[Any, ...], compute: Optional[str], static_weights: bool,
                   workspace_limit: int) -> None:
@@ -182,6 +195,9 @@ class Fused(nn.Module):
         if residual is not None:
             out_dtype = torch.promote_types(out_dtype, residual.dtype)
         if not is_compiling():
+            if _without_rule():
+                tensors = (x, mask, residual, *self._weights())
+                return _operators.composed(self._formula, tensors, self._options).to(out_dtype)
             sources = self._sources()
             if _direct(x, mask, residual, sources):
                 return self._caches.run(self._spec, x, mask, residual, sources, self._weights, compute, out_dtype,
@@ -242,6 +258,7 @@ class OuterProductMean(Fused):
 
     __doc__ += Fused.__doc__[Fused.__doc__.index("\n    Attributes"):]  # type: ignore[operator, union-attr]
     _kind, _caches, _operator = ops.Opm, _operators.opm, torch.ops.evoformer.outer_product_mean
+    _formula = staticmethod(_formulas.outer_product_mean)
     _option_names = ("divide_after", "mask_a_only", "count_eps", "count_min", "layer_norm_eps")
 
     def __init__(self, msa_dim: int, pair_dim: int, hidden_dim: int = 32, *, variant: str = "mean",
@@ -292,6 +309,7 @@ class TriangleMultiplication(Fused):
 
     __doc__ += Fused.__doc__[Fused.__doc__.index("\n    Attributes"):]  # type: ignore[operator, union-attr]
     _kind, _caches, _operator = ops.Trimul, _operators.trimul, torch.ops.evoformer.triangle_multiplication
+    _formula = staticmethod(_formulas.triangle_multiplication)
     _option_names = ("outgoing", "gate_raw", "layer_norm_eps")
 
     def __init__(self, pair_dim: int, hidden_dim: int, *, direction: str = "outgoing", gate_input: str = "raw",

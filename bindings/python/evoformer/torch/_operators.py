@@ -310,6 +310,16 @@ torch.library.define("evoformer::triangle_multiplication", "(Tensor z, Tensor? m
                      "float layer_norm_eps=1e-5, " + _TAIL)
 
 
+def composed(formula: Callable[..., Tensor], tensors: Sequence[Optional[Tensor]], parameters: Sequence[Any]) -> Tensor:
+    """An op in PyTorch's own operations, in fp32 (fp64 for fp64): the input, mask, residual, the weights."""
+    x = tensors[0]
+    assert x is not None
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    with torch.autocast(x.device.type, enabled=False):
+        given = [None if t is None else t.to(wide) for t in tensors]
+        return formula(*given[:3], given[3:], *parameters)
+
+
 class _Operator:
     """What the two operators' registrations share. Arguments are positional, as in the schema: the input, mask, residual,
     the weights, the op's own parameters, and the four of _TAIL."""
@@ -369,14 +379,12 @@ class _Operator:
         """The op again, in PyTorch's own operations and in fp32 (fp64 for fp64), and their gradient."""
         saved = ctx.saved_tensors
         wanted = [i for i in range(self.first) if ctx.needs_input_grad[i]]
-        wide = torch.float64 if saved[0].dtype == torch.float64 else torch.float32
         again = torch.is_grad_enabled()  # the gradient will be differentiated too
         leaves = saved if again else [None if t is None else t.detach().requires_grad_(i in wanted)
                                       for i, t in enumerate(saved)]
         with torch.enable_grad(), torch.autocast(saved[0].device.type, enabled=False):
-            given = [None if t is None else t.to(wide) for t in leaves]
-            out = self.formula(*given[:3], given[3:], *ctx.parameters)
-            found = torch.autograd.grad(out, [leaves[i] for i in wanted], grad.to(wide), create_graph=again,
+            out = composed(self.formula, leaves, ctx.parameters)
+            found = torch.autograd.grad(out, [leaves[i] for i in wanted], grad.to(out.dtype), create_graph=again,
                                         allow_unused=True)
         grads: List[Optional[Tensor]] = [None] * ctx.count
         for i, gradient in zip(wanted, found):
