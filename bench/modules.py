@@ -15,7 +15,10 @@ import os
 import sys
 import time
 
-import torch
+try:
+    import torch
+except ImportError:
+    sys.exit(__doc__ + "\nmodules.py: no PyTorch here, which all of this needs (docs/dependencies.md); with it --help lists the options")
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "python"))
 import compare  # noqa: E402

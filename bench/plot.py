@@ -16,13 +16,17 @@ def read(paths, wanted):
     """(panel, shape, name) -> time over floor: the least, where rows are of several files or directions. `wanted`: what a row must have."""
     points, left_out = {}, 0
     for path in paths:
-        with open(path) as file:
+        try:
+            file = open(path)
+        except OSError as why:
+            sys.exit(f"plot.py: {path}: {why.strerror}")
+        with file:
             for number, line in enumerate(file, 1):
                 try:
                     row = json.loads(line)
                 except ValueError as why:
-                    sys.exit(f"{path}:{number}: {why}")
-                if "op" not in row:
+                    sys.exit(f"plot.py: {path}:{number}: {why}")
+                if not isinstance(row, dict) or "op" not in row:
                     continue  # facts of the run
                 if any(row.get(key) not in values for key, values in wanted.items()):
                     continue
@@ -39,7 +43,10 @@ def read(paths, wanted):
 
 
 def draw(points, path):
-    import matplotlib  # here, so that --help needs none
+    try:
+        import matplotlib  # here, so that --help needs none
+    except ImportError:
+        sys.exit("plot.py: no matplotlib here: pip install matplotlib")
     matplotlib.use("Agg")
     from matplotlib import pyplot, ticker
 
@@ -69,7 +76,10 @@ def draw(points, path):
         axis.set_axis_off()
     handles = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)), fontsize=8)
-    figure.savefig(path, dpi=100)
+    try:
+        figure.savefig(path, dpi=100)
+    except (OSError, ValueError) as why:
+        sys.exit(f"plot.py: cannot write {path}: {getattr(why, 'strerror', None) or why}")
 
 
 def main():
@@ -81,7 +91,7 @@ def main():
     options = parser.parse_args()
     points = read(options.rows, {key: values for key in ("compute", "state") if (values := getattr(options, key))})
     if not points:
-        sys.exit("no such row has a floor: nothing to draw")
+        sys.exit("plot.py: no such row has a floor: nothing to draw")
     draw(points, options.output)
 
 

@@ -49,7 +49,7 @@ def broken_links(output):
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit("usage: site.py OUTPUT-DIR")
     output = os.path.abspath(sys.argv[1])
     build(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), output)
