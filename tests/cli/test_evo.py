@@ -78,7 +78,7 @@ class TestCommandLine(EvoTest):
     def test_usage_errors(self):
         shape = ["--op", "opm", "--shape", "1,2,3,4,5,6"]
         wrong = [
-            [], ["fly"], ["--bogus"], ["--version", "x"], ["--help", "run"], ["info", "extra"], ["info", "--bogus"],
+            [], ["fly"], ["--bogus"], ["-Vx"], ["-hV"], ["--version", "x"], ["--help", "run"], ["info", "extra"], ["info", "--bogus"],
             ["run"], ["run", "--op"],
             ["run", "--op", "pairformer", "--shape", "1,2"], ["run", *shape, "-o", "out.txt"], ["run", *shape, "extra"],
             ["run", "--op", "opm", "--shape", "1,2,3"], ["run", "--op", "opm", "--shape", "1,2,3,4,5,6,7"],

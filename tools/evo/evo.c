@@ -43,6 +43,9 @@ static int own_option(int argc, char **argv) {
     if (option >= 0 && argc > 2) {
         return usage_error(&self, "unexpected argument \"%s\"", argv[2]);
     }
+    if (option >= 0 && argv[1][1] != '-' && argv[1][2] != '\0') {
+        return usage_error(&self, "unexpected \"%s\" after -%c", argv[1] + 2, argv[1][1]);
+    }
     switch (option) {
     case KEY_HELP:
         help();
