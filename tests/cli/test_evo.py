@@ -150,6 +150,7 @@ class TestCommandLine(EvoTest):
                     done = subprocess.run([self.path, *arguments], stdout=full, stderr=subprocess.PIPE)
                     self.assertEqual(done.returncode, 1, arguments)
                     self.assertIn(b"cannot write", done.stderr)
+                    self.assertNotIn(b"Input/output error", done.stderr)
 
 
 class TestRun(EvoTest):

@@ -191,8 +191,9 @@ bool print_object(const struct command *command, cJSON *object) {
 
 int close_output(const struct command *command, int status) {
     errno = 0;
-    if (fflush(stdout) != 0 || ferror(stdout) != 0) {
-        return failure(command, "cannot write to standard output: %s", strerror(errno != 0 ? errno : EIO));
+    if (fflush(stdout) != 0 || ferror(stdout) != 0) { /* if an earlier line failed, its reason is gone */
+        return failure(command, "cannot write to standard output%s%s", errno != 0 ? ": " : "",
+                       errno != 0 ? strerror(errno) : "");
     }
     return status;
 }
