@@ -72,6 +72,12 @@ class TestCommandLine(EvoTest):
         for option in ("--output", "--op", "--variant", "--input", "--mask", "--residual", "--weights", "--weights-from",
                        "--shape", "--seed", "--device", "--dtype", "--compute", "--kernel", "--workspace-limit"):
             self.assertIn(option, self.run_program("run", "--help")[0])
+        parts = self.run_program("run", "--help")[0].split("\noptions of ")
+        self.assertEqual([part.partition(":")[0] for part in parts[1:]], ["opm", "trimul"])
+        for words in (["boltz", "fastfold", "--divide", "before, after", "both, a"],
+                      ["boltz", "cuequivariance", "outgoing, incoming", "normed, raw", "norm_in,a_proj,a_gate"]):
+            text = parts[1 if "fastfold" in words else 2]
+            self.assertEqual([word for word in words if word not in text], [])
         for option in ("--golden", "--device", "--kernel", "--op", "--dtype", "--compute", "--seed", "--filter"):
             self.assertIn(option, self.run_program("check", "--help")[0])
 

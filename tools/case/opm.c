@@ -44,7 +44,7 @@ static const struct case_param params[] = {
     { "count_eps", "eps", false, CASE_PARAM_NUMBER, SIZE(count_eps), 0, NULL, "what is added to the count" },
     { "count_min", "min", false, CASE_PARAM_NUMBER, SIZE(count_min), 0, NULL, "the least normaliser" },
     { "divide", "divide", false, CASE_PARAM_CHOICE, SIZE(divide), 0, divides,
-      "by the normaliser, before or after W_o" },
+      "whether to divide by the normaliser before W_o or after it" },
     { "mask_sides", "mask_sides", false, CASE_PARAM_CHOICE, SIZE(mask_sides), 0, sides,
       "which sides the mask multiplies" },
     { "biases", NULL, false, CASE_PARAM_BITS, SIZE(biases), 0, NULL, "none, all, or some of norm,a,b,out" },

@@ -42,7 +42,7 @@ static const struct option_spec options[] = {
     { "kernel", KEY_KERNEL, "NAME", "force this kernel" },
     { "all-kernels", KEY_ALL_KERNELS, NULL, "every kernel and order but the reference, beside the planner's choice" },
     { "direction", KEY_DIRECTION, "NAME", "of trimul: outgoing, incoming or both (default: outgoing)" },
-    { "variant", KEY_VARIANT, "NAME", "a published variant of the op" },
+    { "variant", KEY_VARIANT, "NAME", "a published variant of the op; evo run --help names them" },
     { "biases", KEY_BIASES, "LIST", "none, all, or names of biases" },
     { "no-mask", KEY_NO_MASK, NULL, "without a mask" },
     { "residual", KEY_RESIDUAL, NULL, "with a residual" },

@@ -72,17 +72,21 @@ int next_option(struct arguments *a) {
     return found == -1 ? 0 : found;
 }
 
+void print_option(const struct option_spec *spec) {
+    char left[64];
+    char letter[8] = "";
+    if (spec->key < KEY_FIRST) {
+        (void)snprintf(letter, sizeof letter, "-%c, ", spec->key);
+    }
+    (void)snprintf(left, sizeof left, "%s--%s%s%s", letter, spec->name, spec->argument != NULL ? " " : "",
+                   spec->argument != NULL ? spec->argument : "");
+    printf("  %-30s%s%s\n", left, strlen(left) > 29 ? "\n                                " : "", spec->help);
+}
+
 void print_help(const struct command *command) {
     printf("usage: %s\n\n%s\n\noptions:\n", command->usage, command->about);
     for (const struct option_spec *spec = command->options; spec->name != NULL; spec++) {
-        char left[64];
-        char letter[8] = "";
-        if (spec->key < KEY_FIRST) {
-            (void)snprintf(letter, sizeof letter, "-%c, ", spec->key);
-        }
-        (void)snprintf(left, sizeof left, "%s--%s%s%s", letter, spec->name, spec->argument != NULL ? " " : "",
-                       spec->argument != NULL ? spec->argument : "");
-        printf("  %-30s%s%s\n", left, strlen(left) > 29 ? "\n                                " : "", spec->help);
+        print_option(spec);
     }
 }
 

@@ -52,6 +52,9 @@ int next_option(struct arguments *arguments);
 
 void print_help(const struct command *command);
 
+/* One line of it. */
+void print_option(const struct option_spec *spec);
+
 /* Prints "evo run: MESSAGE" and a hint to --help on stderr; returns STATUS_USAGE. */
 int usage_error(const struct command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

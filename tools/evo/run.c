@@ -34,12 +34,12 @@ enum {
 static const struct option_spec own_options[] = {
     { "output", 'o', "FILE", "where the result goes: .npy or .safetensors" },
     { "op", KEY_OP, "NAME", "the op, if no case file tells it: " CASE_OP_NAMES },
-    { "variant", KEY_VARIANT, "NAME", "a published variant of the op" },
+    { "variant", KEY_VARIANT, "NAME", "a published variant of the op, as below" },
     { "input", KEY_INPUT, "FILE", "the input m or z: .npy or .safetensors" },
     { "mask", KEY_MASK, "FILE", "the mask, of any type; \"none\" takes a case file's away" },
     { "residual", KEY_RESIDUAL, "FILE", "what is added to the result; \"none\" takes a case file's away" },
     { "weights", KEY_WEIGHTS, "[NAME=]FILE", "a .safetensors of weights, or one weight; may be repeated" },
-    { "weights-from", KEY_WEIGHTS_FROM, "PEER", "the weights have this project's names and layouts" },
+    { "weights-from", KEY_WEIGHTS_FROM, "PEER", "the weights have this project's names and layouts, as below" },
     { "weights-prefix", KEY_WEIGHTS_PREFIX, "TEXT", "what stands before each name in the files of weights" },
     { "views", KEY_VIEWS, NULL, "read a case file's weights through its views" },
     { "shape", KEY_SHAPE, "SIZES", "random numbers of these sizes instead of files" },
@@ -144,6 +144,40 @@ static void add_param_options(const struct case_op *op) {
             options[at] = (struct option_spec){ option_names[at], KEY_PARAM + at - own_count(), param_argument(param),
                                                 param->help };
         }
+    }
+}
+
+/* " NAME, NAME" at the end of the text, as far as there is room. */
+static void add_name(char *text, size_t size, const char *name) {
+    const size_t used = strlen(text);
+    (void)snprintf(text + used, size - used, "%s%s", used > 0 ? ", " : "", name);
+}
+
+/* What the op's own options take: variants, peers, and its parameters with their choices. */
+static void print_op_options(const struct case_op *op) {
+    char variants[256] = "", peers[512] = "";
+    for (int i = 0; op->variant(i) != NULL; i++) {
+        add_name(variants, sizeof variants, op->variant(i));
+    }
+    for (int i = 0; case_peer_get(i) != NULL; i++) {
+        if (strcmp(case_peer_get(i)->op, op->name) == 0) {
+            add_name(peers, sizeof peers, case_peer_get(i)->name);
+        }
+    }
+    printf("\noptions of %s:\n", op->name);
+    print_option(&(struct option_spec){ "variant", KEY_VARIANT, "NAME", variants });
+    print_option(&(struct option_spec){ "weights-from", KEY_WEIGHTS_FROM, "PEER", peers });
+    for (const struct case_param *param = op->params; param->name != NULL || param->json != NULL; param++) {
+        char name[32], choices[128] = "", help[256];
+        if (param->name == NULL) {
+            continue;
+        }
+        for (int i = 0; param->kind == CASE_PARAM_CHOICE && param->choices[i] != NULL; i++) {
+            add_name(choices, sizeof choices, param->choices[i]);
+        }
+        option_name(param, name, sizeof name);
+        (void)snprintf(help, sizeof help, "%s%s%s", param->help, choices[0] != '\0' ? ": " : "", choices);
+        print_option(&(struct option_spec){ name, KEY_PARAM, param_argument(param), help });
     }
 }
 
@@ -798,7 +832,10 @@ int command_run(int argc, char **argv) {
     make_options();
     while ((key = next_option(&arguments)) != 0) {
         if (key == KEY_HELP) {
-            print_help(&self);
+            print_help(&(struct command){ self.name, self.usage, self.about, own_options });
+            for (int i = 0; case_op_get(i) != NULL; i++) {
+                print_op_options(case_op_get(i));
+            }
             return close_output(&self, STATUS_GOOD);
         }
         if (!take_option(&request, key, arguments.value)) {
