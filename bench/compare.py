@@ -156,8 +156,11 @@ def parse_shape(word):
 
 def read_shapes(path):
     """The shapes of a file of bench/shapes: "OP SIZES" a line, comments from #."""
-    with open(path) as file:
-        lines = [line.partition("#")[0].split() for line in file]
+    try:
+        with open(path) as file:
+            lines = [line.partition("#")[0].split() for line in file]
+    except OSError as why:
+        raise argparse.ArgumentTypeError(f"{path}: {why.strerror}") from None
     return [parse_shape(":".join(words)) for words in lines if words]
 
 
@@ -319,9 +322,12 @@ def measure(options):
     device = torch.device(options.device)
     options.thread_count = None
     if device.type == "cpu":
-        options.thread_count = int(options.threads)
+        options.thread_count = options.threads[0]
         torch.set_num_threads(options.thread_count)
-    library = evo.Library(options.library, options.device)
+    try:
+        library = evo.Library(options.library, options.device)
+    except (ImportError, RuntimeError) as why:
+        sys.exit(f"compare.py: {why}")
     clock = Clock(device, options.cpu_time)
     describe(library, device, options)
     with torch.inference_mode():
@@ -344,6 +350,16 @@ def words(*allowed):
     return parse
 
 
+def thread_counts(text):
+    try:
+        counts = list(dict.fromkeys(int(word) for word in text.split(",")))
+    except ValueError:
+        counts = [0]
+    if min(counts) < 1:
+        raise argparse.ArgumentTypeError(f'"{text}" is no list of numbers of threads, such as 1,16')
+    return counts
+
+
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -361,21 +377,25 @@ def parse(arguments):
     add("--no-error", dest="error", action="store_false", help="no errors against fp64, which take time and memory")
     add("--kernel", help="force a kernel of the library")
     add("--min-time", type=float, default=200, help="milliseconds to measure each contestant (default %(default)s)")
-    add("--threads", default=f"1,{len(os.sched_getaffinity(0))}", help="on the CPU: numbers of threads (default %(default)s)")
+    add("--threads", type=thread_counts, default=f"1,{len(os.sched_getaffinity(0))}", help="on the CPU: numbers of threads (default %(default)s)")
     add("--cpu-time", action="store_true", help="on the CPU: processor time over threads, where others use the machine too")
     options = parser.parse_args(arguments)
-    options.shapes = options.shapes or [parse_shape(word) for word in SHAPES[torch.device(options.device).type].split()]
+    kind = options.device.partition(":")[0]
+    if kind not in SHAPES:
+        parser.error(f'--device: "{options.device}" is neither cpu nor cuda:N')
+    options.shapes = options.shapes or [parse_shape(word) for word in SHAPES[kind].split()]
     return options
 
 
 def main():
     options = parse(sys.argv[1:])
-    counts = list(dict.fromkeys(options.threads.split(",")))
-    if options.device != "cpu" or len(counts) == 1:
+    if options.device != "cpu" or len(options.threads) == 1:
         return measure(options)
-    for count in counts:
+    for count in map(str, options.threads):
         environment = dict(os.environ, OMP_NUM_THREADS=count, MKL_NUM_THREADS=count, EVO_NUM_THREADS=count)
-        subprocess.run([sys.executable, *sys.argv, "--threads", count], env=environment, check=True)
+        status = subprocess.run([sys.executable, *sys.argv, "--threads", count], env=environment).returncode
+        if status != 0:
+            sys.exit(status)
 
 
 if __name__ == "__main__":
