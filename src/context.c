@@ -174,7 +174,10 @@ static evo_status open_any(evo_context *context) {
                 evo_log(context, 1, "evoformer,context,auto,%s", context->device_name);
                 return EVO_OK;
             }
-            evo_log(context, 0, "evoformer,context,auto,%s:%d refused: %s", evo_backend_name(b), d, evo_last_error());
+            /* The reason of the last one is the call's own error. */
+            const int level = d + 1 < count || evo_backend_name(b + 1) ? 0 : 1;
+            evo_log(context, level, "evoformer,context,auto,%s:%d refused: %s", evo_backend_name(b), d,
+                    evo_last_error());
         }
         if (backend && count == 0)
             evo_log(context, 1, "evoformer,context,auto,no %s device: %s", evo_backend_name(b), why.data);

@@ -143,6 +143,9 @@ class TestCommandLine(EvoTest):
         self.refused("run", "opm", "--shape", "1,2,3,4,5,6", status=2, parts=["--op opm"])
         self.refused("check", "--case", "pairformer(n=1)", status=2, parts=["opm, trimul"])
         info = json.loads(self.run_program("info", "--json")[0])
+        if all(device["name"].startswith("cpu") for device in info["devices"]):
+            self.refused("run", *shape, "--device", "auto", parts=["EVO_NUM_THREADS", "banana"],
+                         env={**os.environ, "EVO_NUM_THREADS": "banana"})
         for backend in info["backends"]:
             if not backend["compiled"]:
                 self.refused("run", *shape, "--device", backend["name"] + ":0", parts=["not compiled in", "cpu"])
