@@ -139,6 +139,8 @@ evo_status evo_opm_plan_create(evo_context *context, const evo_opm_desc *desc, e
     request.alias = d->alias;
     request.kernel = d->kernel;
     d->kernel = NULL; /* the caller's string need not outlive the call */
+    /* Without a mask there is no largest one: scales that leave room for it would lose digits. */
+    if (d->mask.dtype == EVO_NONE) d->mask_max = 1.0;
     status = describe_operands(function, d, &request);
     if (status != EVO_OK) return status;
     snprintf(request.sizes, sizeof request.sizes, "B=%lld,S=%lld,N=%lld,c_m=%lld,c=%lld,c_z=%lld,in=%s,out=%s",

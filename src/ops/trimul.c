@@ -131,6 +131,8 @@ evo_status evo_trimul_plan_create(evo_context *context, const evo_trimul_desc *d
     request.alias = d->alias;
     request.kernel = d->kernel;
     d->kernel = NULL; /* the caller's string need not outlive the call */
+    /* Without a mask there is no largest one: scales that leave room for it would lose digits. */
+    if (d->mask.dtype == EVO_NONE) d->mask_max = 1.0;
     status = describe_operands(function, d, &request);
     if (status != EVO_OK) return status;
     snprintf(request.sizes, sizeof request.sizes, "B=%lld,N=%lld,c_z=%lld,c=%lld,c_out=%lld,%s,in=%s,out=%s",

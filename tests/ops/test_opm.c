@@ -128,6 +128,7 @@ static void test_parameters(void **state) {
     }
     static const char *const texts[] = {
         "opm(n=6,divide=before,mask_sides=a,count_eps=0.5,count_min=0)",
+        "opm(n=6,mask=none,mask_max=1e9,dtype=fp16)",
         "opm(n=6,divide=after,mask_sides=a,count_eps=0,count_min=2)",
         "opm(n=6,divide=after,mask_sides=both,count_eps=0.25,count_min=3)",
         "opm(n=6,divide=before,mask_sides=both,count_eps=1e-3,count_min=1e-5,mask=row)",

@@ -487,6 +487,24 @@ static void test_small(void **state) {
     setenv("EVO_KERNEL", usual_kernels, 1);
 }
 
+/* Scales leave room for masks as promised: none without a mask, or what is stored in 16 bits would be subnormal. */
+static void test_mask_max_without_a_mask(void **state) {
+    static const char *const texts[] = { "opm(%s,n=9,s=9,c_m=64,c=32,c_z=16,mask=none,mask_max=1e9)",
+                                         "trimul(%s,n=9,c_z=64,c=64,mask=none,mask_max=1e9)" };
+    const uint64_t seed = test_seed(47);
+    (void)state;
+    if (!has_tier) skip();
+    for (size_t t = 0; t < COUNT(types); t++)
+        for (size_t i = 0; i < COUNT(texts); i++) {
+            char text[CASE_NAME_SIZE];
+            snprintf(text, sizeof text, texts[i], types[t]);
+            judge_text(judge_context, text, seed);
+        }
+    setenv("EVO_KERNEL", "trimul:hopper/one-launch", 1);
+    judge_text(judge_context, "trimul(dtype=fp16,n=9,c_z=64,c=32,mask=none,mask_max=1e9)", seed);
+    setenv("EVO_KERNEL", usual_kernels, 1);
+}
+
 static void test_batches_and_graphs(void **state) {
     (void)state;
     if (!has_tier) skip();
@@ -821,6 +839,7 @@ int main(void) {
         cmocka_unit_test(test_masks_beyond),
         cmocka_unit_test(test_workspace),
         cmocka_unit_test(test_small),
+        cmocka_unit_test(test_mask_max_without_a_mask),
         cmocka_unit_test(test_batches_and_graphs),
         cmocka_unit_test(test_opm_elsewhere),
         cmocka_unit_test(test_opm_refused_types),
