@@ -163,6 +163,7 @@ static evo_status open_device(evo_context *context, int backend_index, int devic
 
 /* The first device of the first backend that opens; the reasons why others did not are logged. */
 static evo_status open_any(evo_context *context) {
+    const evo_error before = evo_error_keep();
     evo_status status = EVO_ERROR_NO_DEVICE;
     for (int b = 0; evo_backend_name(b); b++) {
         const evo_backend *backend = evo_backend_compiled(b);
@@ -171,6 +172,7 @@ static evo_status open_any(evo_context *context) {
         for (int d = 0; d < count; d++) {
             status = open_device(context, b, d);
             if (status == EVO_OK) {
+                evo_error_restore(&before);
                 evo_log(context, 1, "evoformer,context,auto,%s", context->device_name);
                 return EVO_OK;
             }

@@ -183,11 +183,13 @@ evo_status evo_plan_build(evo_context *context, const evo_plan_request *request,
     if (!made) return evo_fail(EVO_ERROR_OUT_OF_MEMORY, "%s: no host memory", request->function);
     made->context = context;
     made->request = *request;
+    const evo_error before = evo_error_keep();
     const evo_status status = choose_kernel(made);
     if (status != EVO_OK) {
         free(made);
         return status;
     }
+    evo_error_restore(&before); /* better kernels may have refused */
     made->request.kernel = NULL;
     if (request->empty) made->form.workspace_size = 0;
     made->request.key.layout = made->form.pack_layout;

@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-static EVO_THREAD_LOCAL char last_error[sizeof(evo_text)];
+static EVO_THREAD_LOCAL evo_error last_error;
 
 const char *evo_status_name(evo_status status) {
     static const char *const names[] = {
@@ -33,7 +33,7 @@ const char *evo_status_name(evo_status status) {
 }
 
 const char *evo_last_error(void) {
-    return last_error;
+    return last_error.text;
 }
 
 void evo_text_add(evo_text *text, const char *format, ...) {
@@ -47,13 +47,21 @@ void evo_text_add(evo_text *text, const char *format, ...) {
 
 evo_status evo_fail(evo_status status, const char *format, ...) {
     /* The arguments may quote the present text, so the new one is made beside it. */
-    char text[sizeof last_error];
+    evo_error made;
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    vsnprintf(made.text, sizeof made.text, format, arguments);
     va_end(arguments);
-    snprintf(last_error, sizeof last_error, "%s", text);
+    evo_error_restore(&made);
     return status;
+}
+
+evo_error evo_error_keep(void) {
+    return last_error;
+}
+
+void evo_error_restore(const evo_error *kept) {
+    snprintf(last_error.text, sizeof last_error.text, "%s", kept->text);
 }
 
 evo_status evo_fail_null(const char *function, const char *argument) {

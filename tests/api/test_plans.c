@@ -575,6 +575,28 @@ static void test_last_error_is_the_threads_own(void **state) {
     assert_non_null(strstr(evo_last_error(), "nonsense"));
 }
 
+/* Nor does a plan that took another kernel than the best: why that one refused is in the plan's refusals. */
+static void test_success_with_refusals_leaves_the_last_error(void **state) {
+    evo_trimul_desc d = EVO_TRIMUL_DESC_INIT;
+    evo_plan_info info = EVO_PLAN_INFO_INIT;
+    evo_plan *plan = NULL;
+    bool fits = true;
+    (void)state;
+    d.n = 64;
+    d.c_z = d.c = 32;
+    OK(evo_trimul_plan_create(context, &d, &plan));
+    OK(evo_plan_get_info(plan, &info));
+    for (size_t limit = info.workspace_size; fits && limit > 0; limit = limit / 10 * 9) {
+        REFUSED(evo_memory_alloc(NULL, 1, NULL), EVO_ERROR_NULL_POINTER, "evo_memory_alloc");
+        evo_plan_destroy(plan);
+        plan = NULL;
+        d.workspace_limit = limit;
+        fits = evo_trimul_plan_create(context, &d, &plan) == EVO_OK;
+        if (fits) assert_non_null(strstr(evo_last_error(), "evo_memory_alloc"));
+    }
+    evo_plan_destroy(plan);
+}
+
 static int setup(void **state) {
     (void)state;
     unsetenv("EVO_VERBOSE");
@@ -605,6 +627,7 @@ int main(void) {
         cmocka_unit_test(test_captured_execute),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_last_error_is_the_threads_own),
+        cmocka_unit_test(test_success_with_refusals_leaves_the_last_error),
     };
     if (test_device_missing()) return TEST_SKIPPED;
     return cmocka_run_group_tests_name("plans", tests, setup, teardown);

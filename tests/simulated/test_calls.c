@@ -204,6 +204,32 @@ static void test_each_call_of_the_start(void **state) {
     assert_true(call >= 3);
 }
 
+/* A call that fails while "auto" looks for a device costs that device, and is no failure of the caller's. */
+static int auto_body(const void *argument) {
+    const char *failed;
+    evo_context_options silent = EVO_CONTEXT_OPTIONS_INIT;
+    evo_context *context = NULL;
+    silent.verbose = -1;
+    fail_on_demand(*(const long *)argument, LAUNCH_FAILED, "");
+    FAILS(evo_memory_alloc(NULL, 1, NULL), EVO_ERROR_NULL_POINTER, "evo_memory_alloc");
+    OK(evo_context_create("auto", &silent, &context));
+    REQUIRE(strstr(evo_last_error(), "evo_memory_alloc"));
+    live_now(&failed);
+    evo_context_destroy(context);
+    return failed[0] ? 0 : NOTHING_FAILED;
+}
+
+static void test_each_call_of_auto(void **state) {
+    (void)state;
+    long call = 1;
+    for (;; call++) {
+        const outcome result = run_child(auto_body, &call, NULL);
+        if (result.status == NOTHING_FAILED) break;
+        if (result.status != 0) fail_msg("call %ld: the child ended with %d: %s", call, result.status, result.text);
+    }
+    assert_true(call >= 3);
+}
+
 /* The device is lost at one call, and stays so. */
 static int lost_body(const void *argument) {
     const long call = *(const long *)argument;
@@ -285,6 +311,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_call),
         cmocka_unit_test(test_each_call_of_the_start),
+        cmocka_unit_test(test_each_call_of_auto),
         cmocka_unit_test(test_lost),
         cmocka_unit_test(test_each_entry_point_missing),
     };
