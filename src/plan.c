@@ -321,8 +321,9 @@ static evo_status check_pack(const char *function, const evo_plan *plan, const e
                         have->biases, want->biases);
     if (have->layout != want->layout)
         return evo_fail(EVO_ERROR_PACK_MISMATCH,
-                        "%s: pack has layout %u, expected the layout %u of the plan's kernel %s", function,
-                        have->layout, want->layout, plan->kernel->name);
+                        "%s: pack has layout %u of another kernel or descriptor, expected the layout %u of the plan's "
+                        "kernel %s: pack the weights with this plan",
+                        function, have->layout, want->layout, plan->kernel->name);
     return EVO_OK;
 }
 

@@ -39,7 +39,7 @@ module evoformer
         enumerator :: EVO_ERROR_SIZE_OVERFLOW = 8 !< a product of sizes does not fit in 64 bits
         enumerator :: EVO_ERROR_BUFFER_TOO_SMALL = 9 !< the workspace or pack memory is smaller than the plan's figure
         enumerator :: EVO_ERROR_WORKSPACE_LIMIT = 10 !< no kernel fits the descriptor's workspace_limit; the text says the least
-        enumerator :: EVO_ERROR_PACK_MISMATCH = 11 !< the packed weights belong to other channels, types or another device
+        enumerator :: EVO_ERROR_PACK_MISMATCH = 11 !< the packed weights are of other channels, types, kernel or device
         enumerator :: EVO_ERROR_UNSUPPORTED = 12 !< no kernel of this device takes the descriptor; the text says each reason
         enumerator :: EVO_ERROR_NOT_COMPILED = 13 !< the backend is known but not in this build
         enumerator :: EVO_ERROR_NO_DEVICE = 14 !< no such device, or its driver is missing

@@ -20,7 +20,12 @@ extern "C" {
 /** One op of one size on one device: immutable, and executable by any number of threads at once. */
 typedef struct evo_plan evo_plan;
 
-/** Weights in a kernel's own layout, in the caller's memory; serves the plans of every size with the same channels. */
+/**
+ * Weights in a kernel's own layout, in the caller's memory. It serves the plans of every size with the channels, biases,
+ * number types, gate input, strides and kernel (its name up to a "/") of the plan that packed it. Another size may get
+ * another kernel: on GPUs small outer product means in fp32 do, and ones of no sequences. Execute refuses a pack that does not
+ * fit with EVO_ERROR_PACK_MISMATCH. Pack with that plan too, or name one kernel in the descriptors of all sizes.
+ */
 typedef struct evo_pack evo_pack;
 
 /** What a plan will do. */

@@ -27,7 +27,7 @@ typedef enum evo_status {
     EVO_ERROR_SIZE_OVERFLOW = 8,    /**< a product of sizes does not fit in 64 bits */
     EVO_ERROR_BUFFER_TOO_SMALL = 9, /**< the workspace or pack memory is smaller than the plan's figure */
     EVO_ERROR_WORKSPACE_LIMIT = 10, /**< no kernel fits the descriptor's workspace_limit; the text says the least */
-    EVO_ERROR_PACK_MISMATCH = 11,   /**< the packed weights belong to other channels, types or another device */
+    EVO_ERROR_PACK_MISMATCH = 11,   /**< the packed weights are of other channels, types, kernel or device */
     EVO_ERROR_UNSUPPORTED = 12,     /**< no kernel of this device takes the descriptor; the text says each reason */
     EVO_ERROR_NOT_COMPILED = 13,    /**< the backend is known but not in this build */
     EVO_ERROR_NO_DEVICE = 14,       /**< no such device, or its driver is missing */

@@ -804,6 +804,25 @@ static void test_other_packs(void **state) {
     refused_pack(samples[EVO_OP_TRIMUL], "trimul(b=2,n=5,c_z=6,c=4,variant=boltz)", "biases");
 }
 
+/* Kernels have layouts of their own. Products are of bf16 numbers here, which these have on every device. */
+static void test_pack_of_another_kernel(void **state) {
+    static const char text[] = "opm(b=2,s=3,n=5,c_m=8,c=4,c_z=6,compute=bf16)";
+    evo_device_info device = EVO_DEVICE_INFO_INIT;
+    (void)state;
+    OK(evo_context_device(context, &device));
+    const bool cpu = strcmp(device.name, "cpu") == 0;
+    const char *better = cpu ? "blocked" : "tensor";
+    sample *s = sample_create(text, context), *other = sample_create(text, context);
+    sample_force_kernel(s, better);
+    sample_force_kernel(other, cpu ? "reference" : "portable");
+    evo_pack *own = s->pack;
+    s->pack = other->pack;
+    RUN_REFUSED(s, EVO_ERROR_PACK_MISMATCH, "pack", better, "pack the weights with this plan");
+    s->pack = own;
+    sample_destroy(s);
+    sample_destroy(other);
+}
+
 /* One pack serves other sizes, activations of other types, and both directions. */
 static void test_shared_pack(void **state) {
     static const char *const texts[][2] = {
@@ -932,6 +951,7 @@ int main(void) {
         cmocka_unit_test(test_allowed_alias),
         cmocka_unit_test(test_interleaved_slices),
         cmocka_unit_test(test_other_packs),
+        cmocka_unit_test(test_pack_of_another_kernel),
         cmocka_unit_test(test_shared_pack),
         cmocka_unit_test(test_other_plans),
         cmocka_unit_test(test_pack_of_another_context),

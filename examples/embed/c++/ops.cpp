@@ -59,7 +59,7 @@ void run(const evoformer::context &context, const evoformer::plan &plan, const W
          int64_t count, std::ostream &output) {
     const evo_plan_info info = plan.info();
     evoformer::memory pack_memory(context, info.pack_size), workspace(context, info.workspace_size);
-    // A pack serves every plan with these channels, whatever its N and S.
+    // A pack serves every plan with these channels and this kernel, whatever its N and S.
     evoformer::pack pack(plan, weights, pack_memory.data(), pack_memory.size());
     plan.execute(pack, args, workspace.data(), workspace.size());
 

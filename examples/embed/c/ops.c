@@ -95,7 +95,7 @@ static void outer_product_mean(void) {
     weights.b_weight = weight(c * c_m), weights.b_bias = weight(c);
     weights.out_weight = weight(c_z * c * c), weights.out_bias = weight(c_z);
 
-    evo_pack *pack; /* serves every plan with these channels, whatever its N and S */
+    evo_pack *pack; /* serves every plan with these channels and this kernel, whatever its N and S */
     void *pack_memory = device_memory(info.pack_size), *workspace = device_memory(info.workspace_size);
     TRY(evo_opm_pack_weights(plan, &weights, pack_memory, info.pack_size, NULL, &pack));
     TRY(evo_opm_execute(plan, pack, &args, workspace, info.workspace_size, NULL));

@@ -147,7 +147,7 @@ contains
 
         pack_memory = device_memory(info%pack_size)
         workspace = device_memory(info%workspace_size)
-        ! A pack serves every plan with these channels, whatever its N and S.
+        ! A pack serves every plan with these channels and this kernel, whatever its N and S.
         call try(evo_opm_pack_weights(plan, weights, pack_memory, info%pack_size, c_null_ptr, pack))
         call try(evo_opm_execute(plan, pack, args, workspace, info%workspace_size, c_null_ptr))
         call download(info, args%out, n, c_z, b)
