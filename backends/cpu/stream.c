@@ -135,10 +135,12 @@ evo_status evo_cpu_event_record(evo_device *device, evo_event handle, evo_stream
     return evo_cpu_submit(recorded_in, record_payload, &recorded, sizeof recorded);
 }
 
+/* Here, too, a record in a graph has not happened yet. */
 evo_status evo_cpu_event_synchronize(evo_device *device, evo_event handle) {
     (void)device;
-    (void)handle;
-    return EVO_OK;
+    if (((const event *)handle)->recording == 0) return EVO_OK;
+    return evo_fail(EVO_ERROR_CAPTURE, "evo_event_synchronize: the event's last record is in a graph, expected "
+                                       "evo_graph_launch first");
 }
 
 evo_status evo_cpu_event_elapsed(evo_device *device, evo_event start, evo_event stop, double *milliseconds) {

@@ -663,6 +663,7 @@ module evoformer
         end function evo_stream_synchronize
 
         !> Work given to the stream from now on starts after the event's last record.
+        !  Returns EVO_ERROR_CAPTURE if that record is in a graph, unless this stream records it
         function evo_stream_wait_event(context, stream, event) bind(c)
             import
             type(c_ptr), value :: context
@@ -697,6 +698,7 @@ module evoformer
         end function evo_event_record
 
         !> Returns when the work before the event's last record is done; at once if it was never recorded.
+        !  Returns EVO_ERROR_CAPTURE if that record is in a graph that was not launched
         function evo_event_synchronize(context, event) bind(c)
             import
             type(c_ptr), value :: context

@@ -48,7 +48,10 @@ EVO_API evo_status evo_stream_create(evo_context *context, evo_stream *stream);
 EVO_API evo_status evo_stream_destroy(evo_context *context, evo_stream stream);
 /** Returns when all work of the stream is done, with the error of any of it. @returns EVO_ERROR_CAPTURE if it records */
 EVO_API evo_status evo_stream_synchronize(evo_context *context, evo_stream stream);
-/** Work given to the stream from now on starts after the event's last record. */
+/**
+ * Work given to the stream from now on starts after the event's last record.
+ * @returns EVO_ERROR_CAPTURE if that record is in a graph, unless this stream records it
+ */
 EVO_API evo_status evo_stream_wait_event(evo_context *context, evo_stream stream, evo_event event);
 
 /** Makes an event, recorded nowhere yet. @returns EVO_ERROR_OUT_OF_MEMORY */
@@ -57,7 +60,10 @@ EVO_API evo_status evo_event_create(evo_context *context, evo_event *event);
 EVO_API evo_status evo_event_destroy(evo_context *context, evo_event event);
 /** The event stands for all work given to the stream so far, and keeps the time when that is done. */
 EVO_API evo_status evo_event_record(evo_context *context, evo_event event, evo_stream stream);
-/** Returns when the work before the event's last record is done; at once if it was never recorded. */
+/**
+ * Returns when the work before the event's last record is done; at once if it was never recorded.
+ * @returns EVO_ERROR_CAPTURE if that record is in a graph that was not launched
+ */
 EVO_API evo_status evo_event_synchronize(evo_context *context, evo_event event);
 /** Milliseconds between two recorded and completed events. @returns EVO_ERROR_INVALID_ARGUMENT if one is not recorded */
 EVO_API evo_status evo_event_elapsed(evo_context *context, evo_event start, evo_event stop, double *milliseconds);

@@ -223,6 +223,32 @@ static void test_events_in_graphs(void **state) {
     device_free(context, memory);
 }
 
+/* A record in a graph is one that has not happened: nobody waits for it before the graph is launched. */
+static void test_events_that_are_recorded(void **state) {
+    evo_stream recorded = NULL, other = NULL;
+    evo_event event = NULL;
+    evo_graph graph = NULL;
+    (void)state;
+    OK(evo_stream_create(context, &recorded));
+    OK(evo_stream_create(context, &other));
+    OK(evo_event_create(context, &event));
+    OK(evo_event_record(context, event, recorded));
+    OK(evo_event_synchronize(context, event));
+    OK(evo_graph_begin(context, recorded));
+    OK(evo_event_record(context, event, recorded));
+    REFUSED(evo_event_synchronize(context, event), EVO_ERROR_CAPTURE, "event");
+    OK(evo_graph_end(context, recorded, &graph));
+    REFUSED(evo_event_synchronize(context, event), EVO_ERROR_CAPTURE, "event");
+    REFUSED(evo_stream_wait_event(context, other, event), EVO_ERROR_CAPTURE, "event");
+    OK(evo_event_record(context, event, other));
+    OK(evo_event_synchronize(context, event));
+    OK(evo_stream_wait_event(context, recorded, event));
+    OK(evo_graph_destroy(context, graph));
+    OK(evo_event_destroy(context, event));
+    OK(evo_stream_destroy(context, other));
+    OK(evo_stream_destroy(context, recorded));
+}
+
 static void test_streams_and_events(void **state) {
     enum {
         SIZE = 4 << 20
@@ -413,6 +439,7 @@ int main(void) {
         cmocka_unit_test(test_memory_refusals),
         cmocka_unit_test(test_streams_and_events),
         cmocka_unit_test(test_events_in_graphs),
+        cmocka_unit_test(test_events_that_are_recorded),
         cmocka_unit_test(test_stream_refusals),
         cmocka_unit_test(test_graph_replays),
         cmocka_unit_test(test_empty_graph),

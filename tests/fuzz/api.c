@@ -1148,7 +1148,8 @@ static void use_event(struct machine *m) {
             recording->events |= 1u << k;
         break;
     case 3:
-        (void)runtime("evo_event_synchronize", evo_event_synchronize(m->base, event), there);
+        (void)runtime("evo_event_synchronize", evo_event_synchronize(m->base, event),
+                      event == NULL ? REFUSED_FOR_SURE : EITHER);
         break;
     case 4:
         if (runtime("evo_event_elapsed", evo_event_elapsed(m->base, event, m->events[other], &milliseconds),
