@@ -10,7 +10,8 @@
  * - The caller owns all memory: tensors, packed weights, workspace. Objects returned through `**out` are the
  *   caller's to destroy; strings returned belong to the object that gave them. A call that fails makes no object: what
  *   its `**out` points to is then NULL or as it was. Memory of 0 bytes may be NULL.
- * - Structs that begin with `size` start from their _INIT macro, which sets it; another size is refused.
+ * - Structs that begin with `size` start from their _INIT macro, which sets it. A smaller one is refused, and a larger one unless
+ *   its rest is zero; of structs that are filled in (evo_..._info) as much is written as `size` says.
  * - Contexts, plans and packs may be used by any number of threads at once. Streams, events and graphs are used
  *   by one thread at a time. A plan keeps what it needs of its context alive, so the order of destruction is free.
  */
