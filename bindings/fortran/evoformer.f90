@@ -251,7 +251,7 @@ module evoformer
         !> at least 0; 1e-5 in every published model
         real(c_double) :: layer_norm_eps = 1e-5_c_double
         !> largest mask value to expect, without a mask unused: fp16 and tf32 stay finite up to 2^10 times it, and
-        !> masks below 2^-7 of it lose digits
+        !> masks below 2^-7 of it (on MI200 2^-4) lose digits
         real(c_double) :: mask_max = 1.0_c_double
         !> the least accuracy
         integer(c_int) :: compute = EVO_COMPUTE_FP32
@@ -361,7 +361,7 @@ module evoformer
         !> of both LayerNorms, at least 0; 1e-5 in every published model
         real(c_double) :: layer_norm_eps = 1e-5_c_double
         !> largest mask value to expect, without a mask unused: fp16 and tf32 stay finite up to 2^10 times it, and
-        !> masks below 2^-7 of it lose digits
+        !> masks below 2^-7 of it (on MI200 2^-4) lose digits
         real(c_double) :: mask_max = 1.0_c_double
         !> the least accuracy
         integer(c_int) :: compute = EVO_COMPUTE_FP32

@@ -67,7 +67,7 @@ typedef struct evo_opm_desc {
     double count_min;            /**< at least 0 */
     double layer_norm_eps;       /**< at least 0; 1e-5 in every published model */
     double mask_max;             /**< largest mask value to expect, without a mask unused: fp16 and tf32 stay finite up
-                                      to 2^10 times it, and masks below 2^-7 of it lose digits */
+                                      to 2^10 times it, and masks below 2^-7 of it (on MI200 2^-4) lose digits */
     evo_compute compute;         /**< the least accuracy */
     evo_propagation propagation; /**< EVO_INFERENCE */
     size_t workspace_limit; /**< bytes; the plan takes a form that fits, or fails and says the least; 0: no limit */
