@@ -195,23 +195,46 @@ static int64_t greatest_common_divisor(int64_t a, int64_t b) {
     return magnitude(a);
 }
 
-/*
- * The strides of all dimensions but the last are multiples of `period`; so the tensor's bytes lie, modulo the period, in
- * one window as wide as its last dimension.
- */
-static int64_t window_period(const evo_operand *operand, int64_t period) {
+/* Bytes between neighbours along a dimension; 0 where it leads to no other address. */
+static int64_t step_of(const evo_operand *operand, int d) {
     const int64_t element = (int64_t)evo_dtype_size(operand->layout.dtype);
-    for (int d = 0; d < operand->rank - 1; d++)
-        if (operand->extent[d] > 1) period = greatest_common_divisor(period, operand->layout.strides[d] * element);
+    return operand->extent[d] > 1 ? magnitude(operand->layout.strides[d] * element) : 0;
+}
+
+/* The steps of at least `least` bytes are multiples of `period`, and of what is returned. */
+static int64_t period_from(const evo_operand *operand, int64_t least, int64_t period) {
+    for (int d = 0; d < operand->rank; d++)
+        if (step_of(operand, d) >= least) period = greatest_common_divisor(period, step_of(operand, d));
     return period;
 }
 
-static void window(const evo_operand *operand, uintptr_t data, uintptr_t *begin, uintptr_t *width) {
-    const int64_t element = (int64_t)evo_dtype_size(operand->layout.dtype);
-    const int64_t reach =
-        (operand->extent[operand->rank - 1] - 1) * operand->layout.strides[operand->rank - 1] * element;
-    *begin = data + (uintptr_t)(reach < 0 ? reach : 0);
-    *width = (uintptr_t)(magnitude(reach) + element);
+/* What the steps below `least` bytes reach from the pointer. */
+static void window(const evo_operand *operand, uintptr_t data, int64_t least, uintptr_t *begin, uintptr_t *width) {
+    int64_t low = 0, high = (int64_t)evo_dtype_size(operand->layout.dtype);
+    for (int d = 0; d < operand->rank; d++) {
+        const int64_t reach = step_of(operand, d) < least ? (operand->extent[d] - 1) * step_of(operand, d) : 0;
+        if (operand->layout.strides[d] < 0)
+            low -= reach;
+        else
+            high += reach;
+    }
+    *begin = data + (uintptr_t)low;
+    *width = (uintptr_t)(high - low);
+}
+
+/*
+ * True if the two lie, modulo the period of all steps of at least `least` bytes, in windows that are apart: channels of
+ * interleaved rows, rows of interleaved blocks, and so on.
+ */
+static bool apart_from(const evo_operand *a, uintptr_t a_base, const evo_operand *b, uintptr_t b_base, int64_t least) {
+    const uintptr_t period = (uintptr_t)period_from(b, least, period_from(a, least, 0));
+    uintptr_t a_begin, a_width, b_begin, b_width;
+    window(a, a_base, least, &a_begin, &a_width);
+    window(b, b_base, least, &b_begin, &b_width);
+    /* Distances from a's window to b's and back, around the circle of one period. */
+    const uintptr_t forward = (b_begin % period + period - a_begin % period) % period;
+    const uintptr_t backward = (period - forward) % period;
+    return forward >= a_width && backward >= b_width;
 }
 
 bool evo_operands_overlap(const evo_operand *a, const void *a_data, const evo_operand *b, const void *b_data) {
@@ -220,16 +243,12 @@ bool evo_operands_overlap(const evo_operand *a, const void *a_data, const evo_op
     if (a_base + (uintptr_t)a->last <= b_base + (uintptr_t)b->first ||
         b_base + (uintptr_t)b->last <= a_base + (uintptr_t)a->first)
         return false;
-
-    const uintptr_t period = (uintptr_t)window_period(b, window_period(a, 0));
-    if (period == 0) return true;
-    uintptr_t a_begin, a_width, b_begin, b_width;
-    window(a, a_base, &a_begin, &a_width);
-    window(b, b_base, &b_begin, &b_width);
-    /* Distances from a's window to b's and back, around the circle of one period. */
-    const uintptr_t forward = (b_begin % period + period - a_begin % period) % period;
-    const uintptr_t backward = (period - forward) % period;
-    return forward < a_width || backward < b_width;
+    bool apart = false;
+    for (int d = 0; d < a->rank && !apart; d++)
+        apart = step_of(a, d) > 0 && apart_from(a, a_base, b, b_base, step_of(a, d));
+    for (int d = 0; d < b->rank && !apart; d++)
+        apart = step_of(b, d) > 0 && apart_from(a, a_base, b, b_base, step_of(b, d));
+    return !apart;
 }
 
 /* A weight with its strides made explicit as an operand, to be measured. */

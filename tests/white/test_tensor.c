@@ -135,6 +135,22 @@ static void test_interleaved_views_are_told_apart(void **state) {
     assert_true(evo_operands_overlap(&block, array, &block, array + 3 * 6 * 16 - 1));
 }
 
+/* Halves of an array along any of its indices, among them blocks of rows that stand once an entry of the batch. */
+static void test_halves_are_told_apart(void **state) {
+    float array[4 * 4 * 4 * 4] = { 0 };
+    (void)state;
+    for (int half = 0; half < 4; half++) {
+        evo_tensor layout = { EVO_FP32, { 64, 16, 4, 1 }, 4 };
+        evo_operand slice = { .name = "slice", .rank = 4, .extent = { 4, 4, 4, 4 } };
+        slice.extent[half] = 2;
+        const int64_t distance = 2 * layout.strides[half];
+        assert_int_equal(evo_operand_resolve("test", &layout, &slice, EVO_NUMBER_FLOAT, false), EVO_OK);
+        assert_false(evo_operands_overlap(&slice, array, &slice, array + distance));
+        assert_false(evo_operands_overlap(&slice, array + distance, &slice, array));
+        assert_true(evo_operands_overlap(&slice, array, &slice, array + distance - 1));
+    }
+}
+
 static void test_empty_tensors_overlap_nothing(void **state) {
     float array[16] = { 0 };
     evo_operand empty = { .name = "empty", .rank = 3, .extent = { 2, 0, 4, 1 } }, full = empty;
@@ -294,6 +310,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_overlap_is_found),
         cmocka_unit_test(test_interleaved_views_are_told_apart),
+        cmocka_unit_test(test_halves_are_told_apart),
         cmocka_unit_test(test_empty_tensors_overlap_nothing),
         cmocka_unit_test(test_outputs_that_overlap_themselves),
         cmocka_unit_test(test_spans),
