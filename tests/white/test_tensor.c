@@ -151,6 +151,14 @@ static void test_halves_are_told_apart(void **state) {
     }
 }
 
+static void test_absent_tensors_have_no_strides(void **state) {
+    evo_tensor layout = { EVO_NONE, { INT64_MIN, INT64_MAX, 5, 1 }, 16 };
+    evo_operand absent = { .name = "absent", .rank = 4, .extent = { 2, 3, 4, 5 } };
+    (void)state;
+    assert_int_equal(evo_operand_resolve("test", &layout, &absent, EVO_NUMBER_ANY, true), EVO_OK);
+    for (int d = 0; d < 4; d++) assert_true(layout.strides[d] == 0 && absent.layout.strides[d] == 0);
+}
+
 static void test_empty_tensors_overlap_nothing(void **state) {
     float array[16] = { 0 };
     evo_operand empty = { .name = "empty", .rank = 3, .extent = { 2, 0, 4, 1 } }, full = empty;
@@ -311,6 +319,7 @@ int main(void) {
         cmocka_unit_test(test_every_overlap_is_found),
         cmocka_unit_test(test_interleaved_views_are_told_apart),
         cmocka_unit_test(test_halves_are_told_apart),
+        cmocka_unit_test(test_absent_tensors_have_no_strides),
         cmocka_unit_test(test_empty_tensors_overlap_nothing),
         cmocka_unit_test(test_outputs_that_overlap_themselves),
         cmocka_unit_test(test_spans),
