@@ -124,8 +124,8 @@ evo_status evo_operand_resolve(const char *function, evo_tensor *tensor, evo_ope
     if (status != EVO_OK) return status;
     operand->first = operand->last = 0;
     if (tensor->dtype == EVO_NONE) {
-        *tensor =
-            (evo_tensor){ .dtype = EVO_NONE }; /* kernels may multiply with its strides before they ask for its type */
+        /* Kernels may multiply with its strides before they ask for its type. */
+        *tensor = (evo_tensor){ .dtype = EVO_NONE };
         operand->layout = *tensor;
         return EVO_OK;
     }
