@@ -409,6 +409,7 @@ static evo_status graph_destroy(evo_graph graph) {
 
 const gpu_driver evo_cuda_driver = {
     .name = "cuda",
+    .grid_threads = UINT64_MAX, /* blocks are counted, not threads */
     .device_count = device_count,
     .properties = properties,
     .open = open_device,

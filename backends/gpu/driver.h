@@ -42,7 +42,8 @@ typedef struct gpu_grid {
 } gpu_grid;
 
 typedef struct gpu_driver {
-    const char *name; /* "cuda", "hip": the prefix of device names */
+    const char *name;      /* "cuda", "hip": the prefix of device names */
+    uint64_t grid_threads; /* of a launch along x at the most */
 
     /** Devices; 0 with the reason in `why` if the driver is missing, too old (say what is needed) or finds none. */
     int (*device_count)(evo_text *why);

@@ -436,7 +436,8 @@ evo_status gpu_launch_shared(const evo_call *call, gpu_function function, int64_
                              size_t shared, const void *params, size_t size) {
     const unsigned threads = threads_of(call->device, function);
     if (x <= 0 || y <= 0 || z <= 0) return EVO_OK;
-    if (x > UINT32_MAX / threads || y > GPU_GRID_LIMIT || z > GPU_GRID_LIMIT)
+    const uint64_t most = driver_of(call->device)->grid_threads / threads;
+    if (x > INT32_MAX || (uint64_t)x > most || y > GPU_GRID_LIMIT || z > GPU_GRID_LIMIT)
         return evo_fail(EVO_ERROR_UNSUPPORTED, "%s: the grid of %lld x %lld x %lld blocks is more than a device takes",
                         functions[function].name, (long long)x, (long long)y, (long long)z);
     const gpu_grid grid = { (unsigned)x, (unsigned)y, (unsigned)z };

@@ -176,7 +176,8 @@ static evo_status plan(evo_device *device, const evo_problem *problem, evo_form 
     /* A normaliser of 0 must divide each o, which only the other order has. */
     const bool divides_by_zero = d->divide == EVO_DIVIDE_BEFORE && d->count_min <= 0.0;
     /* Blocks of u start at quads of rows, as a's quads of positions are copied whole. */
-    const int64_t u_rows = row > 0 ? U_BYTES / row / GPU_OPM_SIDE * GPU_OPM_SIDE : 0;
+    const int64_t bearable = row > 0 ? U_BYTES / row : 0, most = bearable < GPU_GRID_LIMIT ? bearable : GPU_GRID_LIMIT;
+    const int64_t u_rows = most / GPU_OPM_SIDE * GPU_OPM_SIDE;
     const bool can = u_rows > 0 && !divides_by_zero;
     const int cheaper = can && weight_first_is_cheaper(device, d) ? WEIGHT_FIRST : OUTER_FIRST;
     form->order = problem->order ? problem->order - 1 : cheaper;

@@ -365,6 +365,7 @@ static evo_status graph_destroy(evo_graph graph) {
 
 const gpu_driver evo_hip_driver = {
     .name = "hip",
+    .grid_threads = UINT32_MAX,
     .device_count = device_count,
     .properties = properties,
     .open = open_device,

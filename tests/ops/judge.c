@@ -493,6 +493,22 @@ void judge_limits(evo_context *context, const char *text) {
     case_destroy(&c);
 }
 
+void judge_one_limit(evo_context *context, const char *text, uint64_t seed, double share) {
+    struct evo_case c = judge_parse(context, text, seed);
+    struct case_outcome outcome;
+    size_t least = 0;
+    if (judge_takes(context, &c) && planned_size(context, &c, 1, &least) == 0) {
+        const size_t full = planned_size(context, &c, 0, &least);
+        double *unlimited = judge_run(context, &c, &outcome);
+        truth t = truth_of(&c, outcome.compute);
+        (void)planned_size(context, &c, 1, &least);
+        run_limited(context, &c, least + (size_t)(share * (double)(full - least)), unlimited, &t);
+        free(unlimited);
+        truth_free(&t);
+    }
+    case_destroy(&c);
+}
+
 /* ---- graphs ---- */
 
 void judge_graph(evo_context *context, const char *text) {

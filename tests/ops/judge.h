@@ -59,6 +59,9 @@ void judge_threads(evo_context *context, const char *text);
  */
 void judge_limits(evo_context *context, const char *text);
 
+/* One limit: this share, from 0 to 1, of the way from the least one to none. */
+void judge_one_limit(evo_context *context, const char *text, uint64_t seed, double share);
+
 /*
  * The first element of `got`, computed in `compute`, that is further from the naive evaluation than its own bound allows; -1 if
  * none is. For programs that are no cmocka tests; it fails none.

@@ -423,6 +423,20 @@ static void test_random(void **state) {
     }
 }
 
+/* The same in tiles: limits of the workspace, half of them near the least. */
+static void test_random_limits(void **state) {
+    uint64_t seed = test_seed(35);
+    struct case_random random;
+    (void)state;
+    case_random_seed(&random, seed, "trimul limits");
+    for (int i = 0; i < test_scaled(200); i++) {
+        char text[CASE_NAME_SIZE];
+        random_text(&random, text, sizeof text);
+        const double share = case_random_uniform(&random);
+        judge_one_limit(judge_context, text, seed + (uint64_t)i, i % 2 ? share : share * share * share * share);
+    }
+}
+
 /* Equality is asked of fp64 outputs, where the device has them: they show the last bit of every sum. */
 static void test_batches(void **state) {
     (void)state;
@@ -464,12 +478,13 @@ static void test_graphs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),        cmocka_unit_test(test_variants),       cmocka_unit_test(test_biases),
-        cmocka_unit_test(test_inputs),       cmocka_unit_test(test_special_values), cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_types),        cmocka_unit_test(test_random),         cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_matrix_units), cmocka_unit_test(test_masks),          cmocka_unit_test(test_tiers),
-        cmocka_unit_test(test_range),        cmocka_unit_test(test_workspace),      cmocka_unit_test(test_repeats),
-        cmocka_unit_test(test_threads),      cmocka_unit_test(test_limits),         cmocka_unit_test(test_graphs),
+        cmocka_unit_test(test_sizes),   cmocka_unit_test(test_variants),       cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_inputs),  cmocka_unit_test(test_special_values), cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_types),   cmocka_unit_test(test_random),         cmocka_unit_test(test_random_limits),
+        cmocka_unit_test(test_batches), cmocka_unit_test(test_matrix_units),   cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_tiers),   cmocka_unit_test(test_range),          cmocka_unit_test(test_workspace),
+        cmocka_unit_test(test_repeats), cmocka_unit_test(test_threads),        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_graphs),
     };
     if (test_device_missing()) return TEST_SKIPPED;
     return cmocka_run_group_tests_name("trimul", tests, judge_setup, judge_teardown);
