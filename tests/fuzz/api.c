@@ -1059,13 +1059,14 @@ static void execute(struct machine *m) {
     }
     break_call(m, plan, pack, &call);
     if (!belongs(plan, pack) && call.expected == TAKEN) call.expected = EITHER;
-    if (!belongs(plan, pack) && call.expected == REFUSED_FOR_SURE) call.name[0] = '\0';
+    /* The output in a block with another tensor: of two faults either may be the one that is told. */
+    const bool joint = p->block_of[case_result_of(&p->c)->buffer] == 0 && p->block_count < p->c.buffer_count;
+    if ((joint || !belongs(plan, pack)) && call.expected == REFUSED_FOR_SURE) call.name[0] = '\0';
     if (p->overlap && call.expected != REFUSED_FOR_SURE) {
         call.expected = case_result_of(&p->c)->count > 0 ? REFUSED_FOR_SURE : EITHER;
         (void)snprintf(call.name, sizeof call.name, "%s", belongs(plan, pack) ? "args->out" : "");
     }
-    /* A verbose context is refused while it records; where bytes are shared in a block, the library need not prove them apart. */
-    const bool joint = p->block_of[case_result_of(&p->c)->buffer] == 0 && p->block_count < p->c.buffer_count;
+    /* A verbose context is refused while it records; bytes of one block the library need not prove apart. */
     if (call.expected == TAKEN && (recording != NULL || joint)) call.expected = EITHER;
     const evo_status status =
         run_plan(p->c.op->id, call.plan, call.pack, call.arguments, call.workspace, call.workspace_size, stream);
