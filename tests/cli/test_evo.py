@@ -142,6 +142,7 @@ class TestCommandLine(EvoTest):
         self.refused("run", "--op", "opm", "--shape", "1000000000,1000000000,3,4,5,6", status=2, parts=["overflow"])
         self.refused("run", "opm", "--shape", "1,2,3,4,5,6", status=2, parts=["--op opm"])
         self.refused("check", "--case", "pairformer(n=1)", status=2, parts=["opm, trimul"])
+        self.refused("check", "--case", "opm(n=2,s=1,c_m=2,c_z=1,residual=1,alias=both)", status=2, parts=["m: another shape"])
         info = json.loads(self.run_program("info", "--json")[0])
         if all(device["name"].startswith("cpu") for device in info["devices"]):
             self.refused("run", *shape, "--device", "auto", parts=["EVO_NUM_THREADS", "banana"],

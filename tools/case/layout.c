@@ -146,6 +146,10 @@ static bool lies_under(const struct case_tensor *tensor, unsigned alias) {
            (tensor->spec->role == CASE_RESIDUAL && (alias & EVO_ALIAS_RESIDUAL) != 0);
 }
 
+static bool same_shape(const struct case_tensor *a, const struct case_tensor *b) {
+    return a->rank == b->rank && memcmp(a->extents, b->extents, (size_t)a->rank * sizeof *a->extents) == 0;
+}
+
 /* Puts the output over the input, the residual, or both, which then hold the same numbers. */
 static bool alias_output(struct evo_case *c, unsigned alias, struct io_error *error) {
     struct case_tensor *out = case_output(c);
@@ -155,7 +159,7 @@ static bool alias_output(struct evo_case *c, unsigned alias, struct io_error *er
         if (!lies_under(tensor, alias)) {
             continue;
         }
-        if (!tensor->present || tensor->count != out->count || tensor->dtype != out->dtype) {
+        if (!tensor->present || !same_shape(tensor, out) || tensor->dtype != out->dtype) {
             return io_fail(error, "the output cannot lie over %s: %s", tensor->spec->name,
                            tensor->present ? "another shape or type" : "it is absent");
         }
