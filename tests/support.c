@@ -114,7 +114,7 @@ void test_fit(evo_context *context, const char *text, char *fitted, size_t size)
     while (*text != '\0') {
         size_t length = strcspn(text, "(,)");
         int replaced = 0;
-        for (int k = 0; k < 4 && !takes && !replaced; k++) {
+        for (size_t k = 0; k < sizeof keys / sizeof *keys && !takes && !replaced; k++) {
             size_t kept = strlen(keys[k]) - strlen("fp64");
             replaced = length == strlen(keys[k]) && strncmp(text, keys[k], length) == 0;
             if (!replaced) continue;

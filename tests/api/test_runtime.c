@@ -197,55 +197,61 @@ static void test_memory_refusals(void **state) {
 
 /* ---- streams and events ---- */
 
+/* A stream that a graph is recorded in, another one, and an event between them. */
+typedef struct recording {
+    evo_stream recorded, other;
+    evo_event event;
+    evo_graph graph;
+} recording;
+
+static recording recording_open(void) {
+    recording r = { NULL, NULL, NULL, NULL };
+    OK(evo_stream_create(context, &r.recorded));
+    OK(evo_stream_create(context, &r.other));
+    OK(evo_event_create(context, &r.event));
+    return r;
+}
+
+static void recording_close(recording *r) {
+    OK(evo_graph_destroy(context, r->graph));
+    OK(evo_event_destroy(context, r->event));
+    OK(evo_stream_destroy(context, r->other));
+    OK(evo_stream_destroy(context, r->recorded));
+}
+
 /* Events recorded before and after a graph order other streams with it. */
 static void test_events_in_graphs(void **state) {
-    evo_stream recorded = NULL, other = NULL;
-    evo_event event = NULL;
-    evo_graph graph = NULL;
+    recording r = recording_open();
     (void)state;
-    OK(evo_stream_create(context, &recorded));
-    OK(evo_stream_create(context, &other));
-    OK(evo_event_create(context, &event));
     unsigned char *memory = device_alloc(context, 16);
-    OK(evo_event_record(context, event, recorded));
-    OK(evo_stream_wait_event(context, other, event));
-    OK(evo_graph_begin(context, recorded));
-    OK(evo_memory_fill(context, memory, 1, 16, recorded));
-    OK(evo_graph_end(context, recorded, &graph));
-    OK(evo_graph_launch(context, graph, recorded));
-    OK(evo_event_record(context, event, recorded));
-    OK(evo_stream_wait_event(context, other, event));
-    OK(evo_stream_synchronize(context, other));
-    OK(evo_graph_destroy(context, graph));
-    OK(evo_event_destroy(context, event));
-    OK(evo_stream_destroy(context, other));
-    OK(evo_stream_destroy(context, recorded));
+    OK(evo_event_record(context, r.event, r.recorded));
+    OK(evo_stream_wait_event(context, r.other, r.event));
+    OK(evo_graph_begin(context, r.recorded));
+    OK(evo_memory_fill(context, memory, 1, 16, r.recorded));
+    OK(evo_graph_end(context, r.recorded, &r.graph));
+    OK(evo_graph_launch(context, r.graph, r.recorded));
+    OK(evo_event_record(context, r.event, r.recorded));
+    OK(evo_stream_wait_event(context, r.other, r.event));
+    OK(evo_stream_synchronize(context, r.other));
+    recording_close(&r);
     device_free(context, memory);
 }
 
 /* A record in a graph is one that has not happened: nobody waits for it before the graph is launched. */
 static void test_events_that_are_recorded(void **state) {
-    evo_stream recorded = NULL, other = NULL;
-    evo_event event = NULL;
-    evo_graph graph = NULL;
+    recording r = recording_open();
     (void)state;
-    OK(evo_stream_create(context, &recorded));
-    OK(evo_stream_create(context, &other));
-    OK(evo_event_create(context, &event));
-    OK(evo_event_record(context, event, recorded));
-    OK(evo_event_synchronize(context, event));
-    OK(evo_graph_begin(context, recorded));
-    OK(evo_event_record(context, event, recorded));
-    OK(evo_graph_end(context, recorded, &graph));
-    REFUSED(evo_event_synchronize(context, event), EVO_ERROR_CAPTURE, "event");
-    REFUSED(evo_stream_wait_event(context, other, event), EVO_ERROR_CAPTURE, "event");
-    OK(evo_event_record(context, event, other));
-    OK(evo_event_synchronize(context, event));
-    OK(evo_stream_wait_event(context, recorded, event));
-    OK(evo_graph_destroy(context, graph));
-    OK(evo_event_destroy(context, event));
-    OK(evo_stream_destroy(context, other));
-    OK(evo_stream_destroy(context, recorded));
+    OK(evo_event_record(context, r.event, r.recorded));
+    OK(evo_event_synchronize(context, r.event));
+    OK(evo_graph_begin(context, r.recorded));
+    OK(evo_event_record(context, r.event, r.recorded));
+    OK(evo_graph_end(context, r.recorded, &r.graph));
+    REFUSED(evo_event_synchronize(context, r.event), EVO_ERROR_CAPTURE, "event");
+    REFUSED(evo_stream_wait_event(context, r.other, r.event), EVO_ERROR_CAPTURE, "event");
+    OK(evo_event_record(context, r.event, r.other));
+    OK(evo_event_synchronize(context, r.event));
+    OK(evo_stream_wait_event(context, r.recorded, r.event));
+    recording_close(&r);
 }
 
 static void test_streams_and_events(void **state) {

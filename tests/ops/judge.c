@@ -493,15 +493,15 @@ void judge_limits(evo_context *context, const char *text) {
     case_destroy(&c);
 }
 
-void judge_one_limit(evo_context *context, const char *text, uint64_t seed, double share) {
+/* One limit: this share, from 0 to 1, of the way from the least one to none. */
+static void judge_one_limit(evo_context *context, const char *text, uint64_t seed, double share) {
     struct evo_case c = judge_parse(context, text, seed);
     struct case_outcome outcome;
     size_t least = 0;
     if (judge_takes(context, &c) && planned_size(context, &c, 1, &least) == 0) {
-        const size_t full = planned_size(context, &c, 0, &least);
+        const size_t full = planned_size(context, &c, 0, &(size_t){ 0 });
         double *unlimited = judge_run(context, &c, &outcome);
         truth t = truth_of(&c, outcome.compute);
-        (void)planned_size(context, &c, 1, &least);
         run_limited(context, &c, least + (size_t)(share * (double)(full - least)), unlimited, &t);
         free(unlimited);
         truth_free(&t);
@@ -599,4 +599,25 @@ void judge_types(struct case_random *random, char *text, size_t size) {
 
 void judge_end(char *text, size_t size) {
     append(text, size, ")");
+}
+
+void judge_random(evo_context *context, judge_writer write, const char *stream, uint64_t seed, int count) {
+    struct case_random random;
+    case_random_seed(&random, seed, stream);
+    for (int i = 0; i < count; i++) {
+        char text[CASE_NAME_SIZE];
+        write(&random, text, sizeof text);
+        judge_text(context, text, seed + (uint64_t)i);
+    }
+}
+
+void judge_random_limits(evo_context *context, judge_writer write, const char *stream, uint64_t seed, int count) {
+    struct case_random random;
+    case_random_seed(&random, seed, stream);
+    for (int i = 0; i < count; i++) {
+        char text[CASE_NAME_SIZE];
+        write(&random, text, sizeof text);
+        const double share = case_random_uniform(&random);
+        judge_one_limit(context, text, seed + (uint64_t)i, i % 2 ? share : share * share * share * share);
+    }
 }

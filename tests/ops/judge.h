@@ -59,9 +59,6 @@ void judge_threads(evo_context *context, const char *text);
  */
 void judge_limits(evo_context *context, const char *text);
 
-/* One limit: this share, from 0 to 1, of the way from the least one to none. */
-void judge_one_limit(evo_context *context, const char *text, uint64_t seed, double share);
-
 /*
  * The first element of `got`, computed in `compute`, that is further from the naive evaluation than its own bound allows; -1 if
  * none is. For programs that are no cmocka tests; it fails none.
@@ -83,6 +80,11 @@ void judge_key(char *text, size_t size, const char *key, const char *value);
 void judge_common(struct case_random *random, char *text, size_t size);
 void judge_types(struct case_random *random, char *text, size_t size); /* of residual and output; after the aliases */
 void judge_end(char *text, size_t size);
+
+/* So many texts as `write` makes them, each judged; and each under a limit of the workspace, half of these near the least. */
+typedef void (*judge_writer)(struct case_random *random, char *text, size_t size);
+void judge_random(evo_context *context, judge_writer write, const char *stream, uint64_t seed, int count);
+void judge_random_limits(evo_context *context, judge_writer write, const char *stream, uint64_t seed, int count);
 
 /* Group setup and teardown: one context for all tests of a program. */
 extern evo_context *judge_context;

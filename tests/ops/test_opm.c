@@ -306,29 +306,13 @@ static void random_text(struct case_random *random, char *text, size_t size) {
 }
 
 static void test_random(void **state) {
-    uint64_t seed = test_seed(17);
-    struct case_random random;
     (void)state;
-    case_random_seed(&random, seed, "opm texts");
-    for (int i = 0; i < test_scaled(1500); i++) {
-        char text[CASE_NAME_SIZE];
-        random_text(&random, text, sizeof text);
-        judge_text(judge_context, text, seed + (uint64_t)i);
-    }
+    judge_random(judge_context, random_text, "opm texts", test_seed(17), test_scaled(1500));
 }
 
-/* The same in tiles: limits of the workspace, half of them near the least. */
 static void test_random_limits(void **state) {
-    uint64_t seed = test_seed(24);
-    struct case_random random;
     (void)state;
-    case_random_seed(&random, seed, "opm limits");
-    for (int i = 0; i < test_scaled(200); i++) {
-        char text[CASE_NAME_SIZE];
-        random_text(&random, text, sizeof text);
-        const double share = case_random_uniform(&random);
-        judge_one_limit(judge_context, text, seed + (uint64_t)i, i % 2 ? share : share * share * share * share);
-    }
+    judge_random_limits(judge_context, random_text, "opm limits", test_seed(24), test_scaled(200));
 }
 
 /* Equality is asked of fp64 outputs, where the device has them: they show the last bit of every sum. */

@@ -178,6 +178,15 @@ static void test_each_call(void **state) {
             if (stride == 1 || only == c + 1) sweep_with(codes[c], only, c == 0 ? scale(5) : stride);
 }
 
+/* A child for each number from `first` on, in steps of `stride`, until one says that nothing failed: that one's. */
+static long first_quiet(int (*body)(const void *), long first, long stride) {
+    for (long n = first;; n += stride) {
+        const outcome result = run_child(body, &n, NULL);
+        if (result.status == NOTHING_FAILED) return n;
+        if (result.status != 0) fail_msg("at number %ld the child ended with %d: %s", n, result.status, result.text);
+    }
+}
+
 /* From its first call on the process meets a driver that fails; `argument` is the number of the call. */
 static int start_body(const void *argument) {
     const char *failed;
@@ -195,13 +204,7 @@ static int start_body(const void *argument) {
 
 static void test_each_call_of_the_start(void **state) {
     (void)state;
-    long call = 1;
-    for (;; call++) {
-        const outcome result = run_child(start_body, &call, NULL);
-        if (result.status == NOTHING_FAILED) break;
-        if (result.status != 0) fail_msg("call %ld: the child ended with %d: %s", call, result.status, result.text);
-    }
-    assert_true(call >= 3);
+    assert_true(first_quiet(start_body, 1, 1) >= 3);
 }
 
 /* A call that fails while "auto" looks for a device costs that device, and is no failure of the caller's. */
@@ -221,13 +224,7 @@ static int auto_body(const void *argument) {
 
 static void test_each_call_of_auto(void **state) {
     (void)state;
-    long call = 1;
-    for (;; call++) {
-        const outcome result = run_child(auto_body, &call, NULL);
-        if (result.status == NOTHING_FAILED) break;
-        if (result.status != 0) fail_msg("call %ld: the child ended with %d: %s", call, result.status, result.text);
-    }
-    assert_true(call >= 3);
+    assert_true(first_quiet(auto_body, 1, 1) >= 3);
 }
 
 /* The device is lost at one call, and stays so. */
@@ -260,12 +257,7 @@ static int lost_body(const void *argument) {
 static void test_lost(void **state) {
     (void)state;
     const int stride = scale(13);
-    long lost = 0;
-    for (long call = first_call(stride);; call += stride, lost++) {
-        const outcome result = run_child(lost_body, &call, NULL);
-        if (result.status == NOTHING_FAILED) break;
-        if (result.status != 0) fail_msg("call %ld: the child ended with %d: %s", call, result.status, result.text);
-    }
+    const long first = first_call(stride), lost = (first_quiet(lost_body, first, stride) - first) / stride;
     print_message("lost at each of %ld calls\n", lost);
     assert_true(lost > 5);
 }
@@ -297,12 +289,7 @@ static int missing_body(const void *argument) {
 
 static void test_each_entry_point_missing(void **state) {
     (void)state;
-    long n = 1;
-    for (;; n++) {
-        const outcome result = run_child(missing_body, &n, NULL);
-        if (result.status == NOTHING_FAILED) break;
-        if (result.status != 0) fail_msg("entry point %ld: the child ended with %d: %s", n, result.status, result.text);
-    }
+    const long n = first_quiet(missing_body, 1, 1);
     print_message("each of %ld entry points was missing once\n", n - 1);
     assert_true(n > 30);
 }
