@@ -50,6 +50,9 @@ EVO_DEVICE void block_barrier() {
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
+EVO_DEVICE void part_barrier(int, int) {
+    block_barrier();
+}
 template <class T> EVO_DEVICE T wave_shuffle_xor(T value, int mask) {
     static_assert(sizeof(T) == 4, "a lane's register has 4 bytes");
     const unsigned lane = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));

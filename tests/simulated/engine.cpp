@@ -67,6 +67,7 @@ void engine::begin_block() {
     }
     runnable.clear();
     woken.clear();
+    named.clear();
     for (shared_memory &array : shared) memset(array.memory.get(), unwritten, array.size);
     static const unsigned eager[] = { 0, 40, 4 };
     if (other) {
@@ -183,6 +184,22 @@ void engine::meet_block(const site &here) {
     thread *self = running;
     go_on();
     self->where = site();
+}
+
+void engine::meet_named(int id, int threads, bool waits, const site &here) {
+    if (id < 1 || id > 15 || threads % static_cast<int>(wave_lanes))
+        fail("named barrier %d of %d threads, expected 1 to 15 and whole waves", id, threads);
+    named_barrier &b = named[id];
+    if (b.arrived && b.expected != threads)
+        fail("named barrier %d of %d threads, others arrived for %d", id, threads, b.expected);
+    b.expected = threads;
+    if (++b.arrived == threads) {
+        for (thread *t : b.waiting) wake(*t);
+        b = named_barrier();
+    } else if (waits) {
+        b.waiting.push_back(running);
+        suspend(here);
+    }
 }
 
 /* The running lane is at a place where its wave meets. */

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -55,6 +56,12 @@ struct shared_memory {
     std::unique_ptr<unsigned char, void (*)(void *)> memory;
 };
 
+/** A barrier of some of a block's threads, of which some may arrive and not wait. */
+struct named_barrier {
+    int arrived = 0, expected = 0;
+    std::vector<thread *> waiting;
+};
+
 /** The largest value that lanes exchange at once. */
 struct slot {
     unsigned char bytes[16];
@@ -97,6 +104,8 @@ class engine {
     unsigned block_index[3] = {};
 
     void meet_block(const site &where);
+    /** The running thread arrives at barrier number `id`, 1 to 15, of `threads` threads, and waits for the others. */
+    void meet_named(int id, int threads, bool waits, const site &where);
     /** The running thread has waited for the kernels ahead: what they wrote is there. */
     void see_ahead();
     /** The block's array that `identity` stands for, made of unwritten bytes when the first of its threads asks. */
@@ -129,7 +138,8 @@ class engine {
     std::vector<shared_memory> shared;
     std::vector<unsigned> runnable; /* waves with lanes that can go on */
     std::vector<unsigned> woken;    /* threads that can go on alone */
-    unsigned other_every = 0;       /* of how many choices one is a step of `other`; 0: it works when nobody else can */
+    std::map<int, named_barrier> named;
+    unsigned other_every = 0; /* of how many choices one is a step of `other`; 0: it works when nobody else can */
     unsigned count = 0, finished = 0, arrived = 0;
     int current = -1; /* the wave that runs, -1: to be drawn */
     site where = {};  /* of the threads that arrived at the block's barrier */

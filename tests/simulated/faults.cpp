@@ -32,6 +32,26 @@ EVO_KERNEL(fault_reuse, fault_params, FAULT_THREADS, 1) {
     p.out[position()] = part[thread_x()];
 }
 
+/* The barrier of half a block between writing and reading its half of shared memory. */
+EVO_KERNEL(fault_part_barrier, fault_params, FAULT_THREADS, 1) {
+    constexpr int HALF = FAULT_THREADS / 2;
+    EVO_SHARED(float, part, FAULT_THREADS);
+    part[thread_x()] = p.in[position()];
+    if (!p.broken) part_barrier(thread_x() / HALF, HALF);
+    p.out[position() ^ (HALF - 1)] = part[thread_x() ^ (HALF - 1)];
+}
+
+/* The barrier of the block: that of a half says nothing of the other. */
+EVO_KERNEL(fault_other_part, fault_params, FAULT_THREADS, 1) {
+    EVO_SHARED(float, part, FAULT_THREADS);
+    part[thread_x()] = p.in[position()];
+    if (!p.broken) block_barrier();
+#if defined(EVO_MATRIX_MMA) /* elsewhere it is the block's */
+    part_barrier(thread_x() / (FAULT_THREADS / 2), FAULT_THREADS / 2);
+#endif
+    p.out[position()] = part[FAULT_THREADS - 1 - thread_x()];
+}
+
 /* Lanes of a wave in step: another wave's values are there only after a barrier. */
 EVO_KERNEL(fault_wave, fault_params, FAULT_THREADS, 1) {
     EVO_SHARED(float, part, FAULT_THREADS);

@@ -29,7 +29,6 @@ void hopper::begin_block() {
     unfenced.assign(threads, {});
     reading.assign(threads, {});
     barriers.clear();
-    named.clear();
     loads.clear();
     stores.assign(threads, {});
     stores_left = 0;
@@ -193,22 +192,6 @@ void hopper::barrier_wait(uint32_t barrier, int parity, const site &where) {
         memcpy(&other_side[l.address - window], l.bytes.data(), l.bytes.size());
     }
     b.arrived.clear();
-}
-
-void hopper::named_arrive(int id, int threads, bool waits, const site &where) {
-    if (id < 1 || id > 15 || threads % static_cast<int>(wave_lanes))
-        own.fail("named barrier %d of %d threads, expected 1 to 15 and whole waves", id, threads);
-    named_barrier &b = named[id];
-    if (b.arrived && b.expected != threads)
-        own.fail("named barrier %d of %d threads, others arrived for %d", id, threads, b.expected);
-    b.expected = threads;
-    if (++b.arrived == threads) {
-        for (thread *t : b.waiting) own.wake(*t);
-        b = named_barrier();
-    } else if (waits) {
-        b.waiting.push_back(own.running);
-        own.suspend(where);
-    }
 }
 
 /* --- Bulk copies --- */

@@ -15,7 +15,6 @@
 #define EVO_TESTS_SIMULATED_HOPPER_H
 
 #include <deque>
-#include <map>
 
 #include "engine.h"
 #include "tensor_map.h"
@@ -93,11 +92,6 @@ struct store_thread {
     std::vector<bulk_store> stores;
 };
 
-struct named_barrier {
-    int arrived = 0, expected = 0;
-    std::vector<thread *> waiting;
-};
-
 class hopper : public beside {
   public:
     /** That of the running engine. */
@@ -117,7 +111,6 @@ class hopper : public beside {
     void barrier_init_done();
     void barrier_arrive(uint32_t barrier, int bytes);
     void barrier_wait(uint32_t barrier, int parity, const site &where);
-    void named_arrive(int id, int threads, bool waits, const site &where);
 
     void load(uint32_t target, const void *map, uint32_t barrier, unsigned rank, const int *coordinates,
               const site &where);
@@ -149,7 +142,6 @@ class hopper : public beside {
     std::vector<std::vector<uint32_t>> reading;  /* by each thread: where 16 bytes are on their way into registers */
     std::vector<bool> outside; /* of each 16 bytes of a load's target, whether some lie outside the tensor */
     std::map<uint32_t, phase_barrier> barriers;
-    std::map<int, named_barrier> named;
     std::vector<bulk_load> loads;
     std::vector<store_thread> stores; /* of each thread */
     size_t stores_left = 0;           /* that have not written */

@@ -46,10 +46,10 @@ EVO_DEVICE void barrier_wait(uint32_t barrier, int parity, EVO_SITE) {
     EVO_HOPPER.barrier_wait(barrier, parity, { "barrier in shared memory", file, line });
 }
 EVO_DEVICE void named_barrier(int id, int threads, EVO_SITE) {
-    EVO_HOPPER.named_arrive(id, threads, true, { "named barrier", file, line });
+    ::simulated::active->meet_named(id, threads, true, { "named barrier", file, line });
 }
 EVO_DEVICE void named_barrier_arrive(int id, int threads, EVO_SITE) {
-    EVO_HOPPER.named_arrive(id, threads, false, { "named barrier", file, line });
+    ::simulated::active->meet_named(id, threads, false, { "named barrier", file, line });
 }
 
 EVO_DEVICE void bulk_load(uint32_t target, const gpu_tensor_map &map, uint32_t barrier, int x, int y, int z, EVO_SITE) {

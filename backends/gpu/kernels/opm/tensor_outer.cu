@@ -60,12 +60,18 @@ template <class T_, int ROWS_, int COLS_, int SIDES_, int STAGES_, int SLICES_> 
     static_assert(FIXED - PAIR_BYTES >= 2 * COLS * (2 * MASK_DEPTH > THREADS ? 2 * MASK_DEPTH : THREADS) * 4,
                   "masks and counts fit");
 
+    /*
+     * Waves with the same rows i are a part of the block: they copy those rows of a themselves, so that stages pass without the
+     * other part, whose products fill the matrix units meanwhile.
+     */
+    static constexpr int PART_THREADS = THREADS / WAVES_DOWN, PART_ROWS = ROWS / WAVES_DOWN;
+
     /* The wave's first pair in the tile. */
     EVO_METHOD static int own_i() {
-        return thread_x() / WAVE % WAVES_DOWN * (DOWN * TILE_SIDE);
+        return thread_x() / PART_THREADS * PART_ROWS;
     }
     EVO_METHOD static int own_j() {
-        return thread_x() / WAVE / WAVES_DOWN * WAVE_J;
+        return thread_x() / WAVE % (WAVES / WAVES_DOWN) * WAVE_J;
     }
 };
 
@@ -289,20 +295,24 @@ EVO_DEVICE void copy_b(const gpu_opm_tensor_outer_params &p, const place &at, in
 }
 
 /*
- * Stages of a, one after the other: rows (c_a, i), 128 bytes of S; then the next channels c_a. A thread copies 16 bytes of each
- * 32nd row.
+ * Stages of a, one after the other: rows (c_a, i), 128 bytes of S; then the next channels c_a. A thread copies 16 bytes of some of
+ * its part's rows, AT_ONCE rows apart.
  */
 template <class FORM> struct a_stages {
     using T = typename FORM::T;
-    static constexpr int EACH = STEP / T::BYTES, AT_ONCE = THREADS / PIECES, ROUNDS = FORM::ROWS / AT_ONCE,
-                         COPIES = FORM::SIDES * ROUNDS;
+    static constexpr int EACH = STEP / T::BYTES, AT_ONCE = FORM::PART_THREADS / PIECES,
+                         ROUNDS = FORM::PART_ROWS / AT_ONCE;
     const unsigned char *next;      /* this thread's 16 bytes of its first row */
     int64_t row_step, channel_step; /* bytes from one of its rows to the next; from one c_a to the next */
     uint32_t valid;                 /* bit n: this thread's row i number n is there */
     int c_a, step, slot, left;      /* left: numbers of S from there on */
 
+    EVO_METHOD static int own_row() {
+        return thread_x() / FORM::PART_THREADS * FORM::PART_ROWS + thread_x() % FORM::PART_THREADS / PIECES;
+    }
+
     EVO_METHOD void start(const gpu_opm_tensor_outer_params &p, const place &at, int s) {
-        const int row = thread_x() / PIECES, first = s + thread_x() % PIECES * (16 / T::BYTES);
+        const int row = own_row(), first = s + thread_x() % PIECES * (16 / T::BYTES);
         next = static_cast<const unsigned char *>(p.a) +
                (at.batch * p.a_batch + static_cast<int64_t>(at.row + row) * p.s_pad + first) * T::BYTES;
         row_step = static_cast<int64_t>(AT_ONCE) * p.s_pad * T::BYTES;
@@ -314,12 +324,17 @@ template <class FORM> struct a_stages {
         left = p.s_pad - first;
     }
 
-    /* Number n of this thread's copies of a stage; after all of them, on to the next stage. */
-    EVO_METHOD void copy(const gpu_opm_tensor_outer_params &p, int n, unsigned char *stages) const {
-        unsigned char *to = stages + slot * FORM::STAGE + thread_x() / PIECES * STEP_PITCH + thread_x() % PIECES * 16;
-        const int side = n / ROUNDS, row = n % ROUNDS;
-        async_copy16(to + (side * FORM::ROWS + row * AT_ONCE) * STEP_PITCH, next + side * channel_step + row * row_step,
-                     (valid >> row & 1u) && left > 0 && c_a + side < p.c);
+    /* Asks for the next stage. */
+    EVO_METHOD void copy(const gpu_opm_tensor_outer_params &p, int steps, unsigned char *stages) {
+        unsigned char *to = stages + slot * FORM::STAGE + own_row() * STEP_PITCH + thread_x() % PIECES * 16;
+        EVO_UNROLL
+        for (int side = 0; side < FORM::SIDES; side++) EVO_UNROLL
+        for (int row = 0; row < ROUNDS; row++)
+            async_copy16(to + (side * FORM::ROWS + row * AT_ONCE) * STEP_PITCH,
+                         next + side * channel_step + row * row_step,
+                         (valid >> row & 1u) && left > 0 && c_a + side < p.c);
+        async_commit();
+        advance(steps);
     }
 
     EVO_METHOD void advance(int steps) {
@@ -402,21 +417,33 @@ template <class FORM> struct step_units {
     }
 };
 
-/* o of one c_a and 16 c_b times its pairs' scales, as operands. */
-template <class FORM> using o_operands = operand<typename FORM::T>[FORM::DOWN][WAVE_J];
-
-template <class FORM>
-EVO_DEVICE void take_o(const pair_numbers *pairs, int i, int j, int side, int half, accumulators<FORM> &sum,
-                       o_operands<FORM> &o) {
+/* o times its pairs' scales, which in bf16 are 1 but for normalisers of 0. */
+template <class FORM> EVO_DEVICE void scale_o(const pair_numbers *pairs, int i, int j, accumulators<FORM> &sum) {
+    float scale[FORM::DOWN][WAVE_J][OWN_ROWS];
+    bool scales = IS_HALF<typename FORM::T>;
     EVO_UNROLL
     for (int d = 0; d < FORM::DOWN; d++) EVO_UNROLL
-    for (int w = 0; w < WAVE_J; w++) {
-        sums &own = sum.o[side][w][d][half];
-        EVO_UNROLL
-        for (int e = 0; e < TILE_SUMS; e++)
-            own.v[e] *= pairs->scale[(j + w) * FORM::PAIR_PITCH + i + d * TILE_SIDE + tile_row(e)];
-        o[d][w] = as_operand<typename FORM::T>(own);
+    for (int w = 0; w < WAVE_J; w++) EVO_UNROLL
+    for (int r = 0; r < OWN_ROWS; r++) {
+        scale[d][w][r] = pairs->scale[(j + w) * FORM::PAIR_PITCH + i + d * TILE_SIDE + tile_row(row_element(r))];
+        scales = scales || scale[d][w][r] != 1.0f;
     }
+    if (!scales) return;
+    EVO_UNROLL
+    for (int side = 0; side < FORM::SIDES; side++) EVO_UNROLL
+    for (int w = 0; w < WAVE_J; w++) EVO_UNROLL
+    for (int d = 0; d < FORM::DOWN; d++) EVO_UNROLL
+    for (int half = 0; half < HALVES; half++) EVO_UNROLL
+    for (int e = 0; e < TILE_SUMS; e++) sum.o[side][w][d][half].v[e] *= scale[d][w][own_row(e)];
+}
+
+/* o of one c_a and 16 c_b, as operands. */
+template <class FORM> using o_operands = operand<typename FORM::T>[FORM::DOWN][WAVE_J];
+
+template <class FORM> EVO_DEVICE void take_o(int side, int half, const accumulators<FORM> &sum, o_operands<FORM> &o) {
+    EVO_UNROLL
+    for (int d = 0; d < FORM::DOWN; d++) EVO_UNROLL
+    for (int w = 0; w < WAVE_J; w++) o[d][w] = as_operand<typename FORM::T>(sum.o[side][w][d][half]);
 }
 
 template <class FORM>
@@ -477,14 +504,12 @@ EVO_DEVICE void add_split_tile(const unsigned char *weights, const o_operands<FO
     }
 }
 
-template <class FORM>
-EVO_DEVICE void project_split(const unsigned char *slice, const pair_numbers *pairs, int i, int j, int columns,
-                              accumulators<FORM> &sum) {
+template <class FORM> EVO_DEVICE void project_split(const unsigned char *slice, int columns, accumulators<FORM> &sum) {
     EVO_UNROLL
     for (int side = 0; side < FORM::SIDES; side++) {
         o_operands<FORM> o[HALVES];
         EVO_UNROLL
-        for (int half = 0; half < HALVES; half++) take_o<FORM>(pairs, i, j, side, half, sum, o[half]);
+        for (int half = 0; half < HALVES; half++) take_o<FORM>(side, half, sum, o[half]);
         EVO_UNROLL
         for (int first = 0; first < Z_TILES; first += TILE_SPAN) {
             if (first * TILE_SIDE >= columns) continue;
@@ -497,18 +522,16 @@ EVO_DEVICE void project_split(const unsigned char *slice, const pair_numbers *pa
 }
 
 /*
- * z += o W_o^T for the c_a of a slice, which is read from this lane's offset on, and the pairs from i, j on; `columns` channels are
- * there. With loads ahead all of o becomes operands first, else 16 c_b at a time.
+ * z += o W_o^T for the c_a of a slice, which is read from this lane's offset on; `columns` channels are there. With loads ahead all of o becomes operands first, else 16 c_b at a time.
  */
 template <class FORM>
-EVO_DEVICE void project_products(const unsigned char *slice, const pair_numbers *pairs, int i, int j, int columns,
-                                 accumulators<FORM> &sum) {
+EVO_DEVICE void project_products(const unsigned char *slice, int columns, accumulators<FORM> &sum) {
     using T = typename FORM::T;
     o_operands<FORM> o[TILES_AHEAD > 0 ? FORM::SIDES : 1][TILES_AHEAD > 0 ? HALVES : 1];
     EVO_UNROLL
     for (int side = 0; side < FORM::SIDES; side++) EVO_UNROLL
     for (int half = 0; half < HALVES; half++) {
-        take_o<FORM>(pairs, i, j, side, half, sum, o[TILES_AHEAD > 0 ? side : 0][TILES_AHEAD > 0 ? half : 0]);
+        take_o<FORM>(side, half, sum, o[TILES_AHEAD > 0 ? side : 0][TILES_AHEAD > 0 ? half : 0]);
         if constexpr (TILES_AHEAD == 0) {
             EVO_UNROLL
             for (int tile = 0; tile < Z_TILES; tile++) {
@@ -544,8 +567,9 @@ template <class FORM> EVO_DEVICE const pair_numbers *pairs_of(const place &at, c
 
 /*
  * z of the c_b from c_b on and `length` numbers of S from s on; b's tile has been asked for. Stages are fetched STAGES steps ahead,
- * slices of W_o SLICES - 1 channels c_a ahead: as soon as all waves have this step's last operands in registers, its place is free.
- * Shared memory is free after a barrier.
+ * slices of W_o SLICES - 1 channels c_a ahead: as soon as all waves of a part have this step's last operands in registers, its place
+ * is free. Slices are all waves': the first step of a c_a ends with a barrier of the block, by when a slice asked for a c_a ago has come, and
+ * the readers of the one before are done. Shared memory is free after a barrier.
  */
 template <class FORM>
 EVO_DEVICE void walk_channels(const gpu_opm_tensor_outer_params &p, const place &at, int c_b, int s, int length,
@@ -553,24 +577,17 @@ EVO_DEVICE void walk_channels(const gpu_opm_tensor_outer_params &p, const place 
     using T = typename FORM::T;
     using units = step_units<FORM>;
     constexpr int EACH = STEP / T::BYTES;
-    constexpr int COPIES = a_stages<FORM>::COPIES,
-                  AT_ONCE = (COPIES + units::COUNT - 1) / units::COUNT; /* copies with a unit */
     unsigned char *const slices = memory + FORM::PAIR_BYTES, *const stages = slices + FORM::SLICES * FORM::SLICE,
                          *const tile = memory + FORM::FIXED;
     const int pitch = p.chunk * T::BYTES + PAD, steps = (length + EACH - 1) / EACH;
-    const int i = FORM::own_i(), j = FORM::own_j();
+    const int i = FORM::own_i(), j = FORM::own_j(), part = thread_x() / FORM::PART_THREADS;
     const unsigned char *const x = stages + i * STEP_PITCH + lane_offset(STEP_PITCH);
     const unsigned char *const y = tile + j * HIDDEN * pitch + right_lane_offset(pitch);
     a_stages<FORM> a;
     a.start(p, at, s);
     if (FORM::SLICES > 1) copy_weight<FORM>(p, at, 0, c_b, slices);
     EVO_UNROLL
-    for (int n = 0; n < FORM::STAGES - 1; n++) {
-        EVO_UNROLL
-        for (int copy = 0; copy < COPIES; copy++) a.copy(p, copy, stages);
-        a.advance(steps);
-        async_commit();
-    }
+    for (int n = 0; n < FORM::STAGES - 1; n++) a.copy(p, steps, stages);
     async_wait<FORM::STAGES - 2>();
     block_barrier();
     units ring;
@@ -589,18 +606,13 @@ EVO_DEVICE void walk_channels(const gpu_opm_tensor_outer_params &p, const place 
             for (int u = 0; u <= units::COUNT; u++) {
                 if (u == units::COUNT - UNITS_AHEAD<T>) {
                     async_wait<FORM::STAGES - 2>();
-                    block_barrier();
+                    part_barrier(step == 0 ? FORM::WAVES_DOWN : part, step == 0 ? THREADS : FORM::PART_THREADS);
                 }
                 if (u + UNITS_AHEAD<T> < units::COUNT)
                     ring.load(u + UNITS_AHEAD<T>, x + slot * FORM::STAGE, y + step * STEP, pitch);
                 else if (u < units::COUNT)
                     ring.load(u + UNITS_AHEAD<T> - units::COUNT, x + next * FORM::STAGE, y + after * STEP, pitch);
-                EVO_UNROLL
-                for (int copy = u * AT_ONCE; copy < (u + 1) * AT_ONCE && copy < COPIES; copy++) a.copy(p, copy, stages);
-                if (u + 1 == (COPIES + AT_ONCE - 1) / AT_ONCE) {
-                    a.advance(steps);
-                    async_commit();
-                }
+                if (u == 0) a.copy(p, steps, stages);
                 if (u < units::COUNT) ring.multiply_into(u, sum);
             }
             slot = next;
@@ -612,11 +624,11 @@ EVO_DEVICE void walk_channels(const gpu_opm_tensor_outer_params &p, const place 
             block_barrier();
         }
         const unsigned char *const weights = slices + slice * FORM::SLICE + right_lane_offset(FORM::W_PITCH);
-        const pair_numbers *const pairs = pairs_of<FORM>(at, memory);
+        scale_o<FORM>(pairs_of<FORM>(at, memory), i, j, sum);
         if constexpr (IS_SPLIT<T>)
-            project_split<FORM>(weights, pairs, i, j, p.z_rows - at.z, sum);
+            project_split<FORM>(weights, p.z_rows - at.z, sum);
         else
-            project_products<FORM>(weights, pairs, i, j, p.z_rows - at.z, sum);
+            project_products<FORM>(weights, p.z_rows - at.z, sum);
         if (FORM::SLICES > 1) slice ^= 1;
     }
     async_wait<0>();
