@@ -136,11 +136,15 @@ evo_status evo_cpu_event_record(evo_device *device, evo_event handle, evo_stream
 }
 
 /* Here, too, a record in a graph has not happened yet. */
+static evo_status happened(const char *function, const event *recorded) {
+    if (recorded->recording == 0) return EVO_OK;
+    return evo_fail(EVO_ERROR_CAPTURE, "%s: the event's last record is in a graph, expected evo_graph_launch first",
+                    function);
+}
+
 evo_status evo_cpu_event_synchronize(evo_device *device, evo_event handle) {
     (void)device;
-    if (((const event *)handle)->recording == 0) return EVO_OK;
-    return evo_fail(EVO_ERROR_CAPTURE, "evo_event_synchronize: the event's last record is in a graph, expected "
-                                       "evo_graph_launch first");
+    return happened("evo_event_synchronize", handle);
 }
 
 evo_status evo_cpu_event_elapsed(evo_device *device, evo_event start, evo_event stop, double *milliseconds) {
@@ -149,6 +153,9 @@ evo_status evo_cpu_event_elapsed(evo_device *device, evo_event start, evo_event 
         return evo_fail(EVO_ERROR_INVALID_ARGUMENT,
                         "evo_event_elapsed: %s was never recorded, expected evo_event_record first",
                         ((event *)start)->recorded ? "stop" : "start");
+    evo_status status = happened("evo_event_elapsed", start);
+    if (status == EVO_OK) status = happened("evo_event_elapsed", stop);
+    if (status != EVO_OK) return status;
     *milliseconds = ((event *)stop)->time - ((event *)start)->time;
     return EVO_OK;
 }

@@ -13,6 +13,7 @@
 
 enum {
     CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_NO_DEVICE = 100,
     CUDA_ERROR_INVALID_HANDLE = 400,
@@ -346,8 +347,15 @@ static evo_status stream_synchronize(evo_stream stream) {
     return CALL(cuStreamSynchronize, stream);
 }
 
+/* As `result`; a record in a capture that has ended makes an event an invalid value, until it is recorded again. */
+static evo_status event_result(const char *function, int error) {
+    if (error != CUDA_ERROR_INVALID_VALUE) return result(function, error);
+    return evo_fail(EVO_ERROR_CAPTURE, "cuda: %s: the event's last record is in a graph, expected one outside of it",
+                    function);
+}
+
 static evo_status stream_wait_event(evo_stream stream, evo_event event) {
-    return CALL(cuStreamWaitEvent, stream, event, 0);
+    return event_result("cuStreamWaitEvent", api.cuStreamWaitEvent(stream, event, 0));
 }
 
 static evo_status stream_is_capturing(evo_stream stream, bool *capturing) {
@@ -370,7 +378,7 @@ static evo_status event_record(evo_event event, evo_stream stream) {
 }
 
 static evo_status event_synchronize(evo_event event) {
-    return CALL(cuEventSynchronize, event);
+    return event_result("cuEventSynchronize", api.cuEventSynchronize(event));
 }
 
 static evo_status event_elapsed(evo_event start, evo_event stop, double *milliseconds) {
@@ -381,7 +389,7 @@ static evo_status event_elapsed(evo_event start, evo_event stop, double *millise
                         error == CUDA_ERROR_NOT_READY ? "not complete, expected evo_event_synchronize first"
                                                       : "not recorded, expected evo_event_record first");
     if (error == CUDA_SUCCESS) *milliseconds = (double)elapsed;
-    return result("cuEventElapsedTime", error);
+    return event_result("cuEventElapsedTime", error);
 }
 
 /* ---- graphs ---- */

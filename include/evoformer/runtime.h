@@ -62,10 +62,13 @@ EVO_API evo_status evo_event_destroy(evo_context *context, evo_event event);
 EVO_API evo_status evo_event_record(evo_context *context, evo_event event, evo_stream stream);
 /**
  * Returns when the work before the event's last record is done; at once if it was never recorded.
- * @returns EVO_ERROR_CAPTURE if that record is in a graph that was not launched
+ * @returns EVO_ERROR_CAPTURE if that record is in a graph (on the CPU: that was not launched since)
  */
 EVO_API evo_status evo_event_synchronize(evo_context *context, evo_event event);
-/** Milliseconds between two recorded and completed events. @returns EVO_ERROR_INVALID_ARGUMENT if one is not recorded */
+/**
+ * Milliseconds between two recorded and completed events.
+ * @returns EVO_ERROR_INVALID_ARGUMENT if one is not recorded, EVO_ERROR_CAPTURE if its last record is in a graph, as above
+ */
 EVO_API evo_status evo_event_elapsed(evo_context *context, evo_event start, evo_event stop, double *milliseconds);
 
 /** From now on the stream (not the default one) records its work. @returns EVO_ERROR_CAPTURE if it already does */

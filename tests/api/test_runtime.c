@@ -248,6 +248,8 @@ static void test_events_that_are_recorded(void **state) {
     OK(evo_graph_end(context, r.recorded, &r.graph));
     REFUSED(evo_event_synchronize(context, r.event), EVO_ERROR_CAPTURE, "event");
     REFUSED(evo_stream_wait_event(context, r.other, r.event), EVO_ERROR_CAPTURE, "event");
+    double milliseconds;
+    REFUSED(evo_event_elapsed(context, r.event, r.event, &milliseconds), EVO_ERROR_CAPTURE, "event");
     OK(evo_event_record(context, r.event, r.other));
     OK(evo_event_synchronize(context, r.event));
     OK(evo_stream_wait_event(context, r.recorded, r.event));

@@ -238,6 +238,8 @@ class driver {
     };
 
     const vendor brand;
+    /** What an event gives whose last record is in a capture: CUDA's driver 580 forgets why once that has ended; AMD's is not known. */
+    status unrecorded(const event &recorded) const;
     uint64_t seed, random_state;
     std::map<uintptr_t, allocation> allocations;
     std::map<uintptr_t, size_t> freed; /* ranges that were device memory and are nobody's now */

@@ -2,6 +2,7 @@
 #include "driver.h"
 
 #include <algorithm>
+#include <cstring>
 #include <ctime>
 
 namespace simulated {
@@ -165,7 +166,7 @@ status driver::stream_wait_event(device &d, stream *in, event *waited) {
         in->waits.push_back(waited->recorded);
         return success;
     }
-    if (waited->recording->ended) return captured_event;
+    if (waited->recording->ended) return unrecorded(*waited);
     if (in == &d.default_stream) return capture_implicit;
     if (in->recording && in->recording != waited->recording) {
         invalidate(*in);
@@ -223,16 +224,23 @@ status driver::event_record(device &d, event *recorded, stream *in) {
     return success;
 }
 
+status driver::unrecorded(const event &recorded) const {
+    return recorded.recording->ended && strcmp(brand.name, "cuda") == 0 ? invalid_value : captured_event;
+}
+
 status driver::event_synchronize(event *waited) {
     if (!events.count(waited)) return invalid_handle;
-    if (waited->recording) return captured_event;
+    if (waited->recording) return unrecorded(*waited);
     run(*waited->owner, waited->recorded);
     end_chains(*waited->owner);
     return waited->owner->broken;
 }
 
 status driver::event_elapsed(event *start, event *stop, float *milliseconds) {
-    if (!events.count(start) || !events.count(stop) || !start->recorded || !stop->recorded) return invalid_handle;
+    if (!events.count(start) || !events.count(stop)) return invalid_handle;
+    for (const event *e : { start, stop })
+        if (e->recording) return unrecorded(*e);
+    if (!start->recorded || !stop->recorded) return invalid_handle;
     if (!milliseconds) return invalid_value;
     if (!start->recorded->done || !stop->recorded->done) return not_ready;
     *milliseconds = (float)(*stop->time - *start->time);
