@@ -119,6 +119,10 @@ static int64_t depth(const evo_opm_desc *d) {
     return gpu_round(d->c_m, GPU_CHUNK_BYTES / type_of(d)->bytes);
 }
 
+static int64_t norm_depth(const evo_opm_desc *d) {
+    return gpu_round(d->c_m, GPU_NORM_GROUP);
+}
+
 static int64_t hidden(const evo_opm_desc *d) {
     return gpu_round(d->c, GPU_OPM_TENSOR_HIDDEN);
 }
@@ -137,7 +141,7 @@ static int64_t operand_bytes(const evo_opm_desc *d, int64_t a, int64_t b, int64_
 /* --- The pack --- */
 
 typedef struct weights {
-    float *norm;           /* [depth][2] */
+    float *norm;           /* [norm_depth][2] */
     float *table;          /* [project_rows][4] */
     float *scales;         /* [project_rows] */
     void *project;         /* [project_rows][depth] */
@@ -149,7 +153,7 @@ typedef struct weights {
 /* Maps the pack; returns its bytes. */
 static int64_t map_weights(const evo_opm_desc *d, void *pack, weights *w) {
     uintptr_t next = (uintptr_t)pack;
-    w->norm = gpu_take(&next, gpu_bytes(depth(d), 2, 1, 1));
+    w->norm = gpu_take(&next, gpu_bytes(norm_depth(d), 2, 1, 1));
     w->table = gpu_take(&next, gpu_bytes(project_rows(d), 4, 1, 1));
     w->scales = gpu_take(&next, gpu_bytes(project_rows(d), 1, 1, 1));
     w->project = gpu_take(&next, operand_bytes(d, project_rows(d), depth(d), 1, 1));
@@ -223,7 +227,7 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
             .bias = gpu_weight_of(&from->norm_bias),
             .target = to.norm,
             .channels = (int32_t)d->c_m,
-            .width = (int32_t)depth(d),
+            .width = (int32_t)norm_depth(d),
             .dtype = type_of(d)->dtype,
             .stride = 2,
         } },
@@ -234,7 +238,7 @@ static evo_status pack(const evo_call *call, const evo_tile *tile) {
         side_rows(call, &to, &from->b_weight, &from->b_bias, d->c, project_rows(d)),
     };
     evo_status status =
-        gpu_launch(call, GPU_TENSOR_PACK_NORM, gpu_blocks(depth(d), GPU_PACK_THREADS), 1, 1, &norm, sizeof norm);
+        gpu_launch(call, GPU_TENSOR_PACK_NORM, gpu_blocks(norm_depth(d), GPU_PACK_THREADS), 1, 1, &norm, sizeof norm);
     if (status == EVO_OK) status = gpu_pack_matrices(call, sides, 2);
     return status == EVO_OK ? pack_out(call, &to) : status;
 }

@@ -84,7 +84,7 @@ template <class T> EVO_DEVICE void store_octet(const float (&x)[8], unsigned cha
 /* What to do with the rows. */
 struct norm_task {
     const gpu_tensor *tensor;
-    const float *norm;   /* [depth][2]: LayerNorm's weight and bias with the columns' scales; zeros past the channels */
+    const float *norm;   /* LayerNorm's weight and bias as evo_tensor_pack_norm lays them, zeros past the channels */
     int channels, depth; /* depth: a multiple of 8, at most 64 * OCTETS */
     bool raw;            /* the rows as they are */
     float eps;
@@ -102,10 +102,11 @@ EVO_DEVICE float largest_of_lanes(float value) {
     return value;
 }
 
-/* Weight and bias of eight channels. */
-EVO_DEVICE void load_norm(const norm_task &task, int channel, float4_t *norm) {
+/* Weight and bias of this lane's eight channels of the group from `first` on. */
+EVO_DEVICE void load_norm(const norm_task &task, int first, float4_t *norm) {
+    const float4_t *from = reinterpret_cast<const float4_t *>(task.norm + 2 * first) + thread_x() % 8;
     EVO_UNROLL
-    for (int q = 0; q < 4; q++) norm[q] = reinterpret_cast<const float4_t *>(task.norm + 2 * channel)[q];
+    for (int q = 0; q < 4; q++) norm[q] = from[8 * q];
 }
 
 /* 1 / sqrt(variance + eps) of `count` numbers d whose mean is `rest`; `square`: their squares' mean. NaN stays NaN. */
@@ -177,7 +178,7 @@ EVO_DEVICE void norm_rows_of(const norm_task &task, const LOCATE &locate, unsign
     float4_t norm[KEPT ? 4 * OCTETS : 4];
     EVO_UNROLL
     for (int q = 0; KEPT && q < OCTETS; q++)
-        if (!task.raw && first + 64 * q < task.depth) load_norm(task, first + 64 * q, norm + 4 * q);
+        if (!task.raw && first + 64 * q < task.depth) load_norm(task, 64 * q, norm + 4 * q);
     for (int round = 0; round < ROUNDS; round += TOGETHER) {
         const int row = group + round * GROUPS;
         octet<KIND> stored[TOGETHER][OCTETS];
@@ -199,7 +200,7 @@ EVO_DEVICE void norm_rows_of(const norm_task &task, const LOCATE &locate, unsign
         for (int q = 0; q < OCTETS; q++) {
             const int channel = first + 64 * q;
             if (channel >= task.depth) continue;
-            if (!KEPT && !task.raw) load_norm(task, channel, norm);
+            if (!KEPT && !task.raw) load_norm(task, 64 * q, norm);
             EVO_UNROLL
             for (int u = 0; u < TOGETHER; u++) {
                 float x[8];

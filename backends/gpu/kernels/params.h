@@ -131,10 +131,13 @@ typedef struct gpu_pack_rows_params {
     int32_t count, unused;
 } gpu_pack_rows_params;
 
+#define GPU_NORM_GROUP 64
+
 /*
- * evo_tensor_pack_norm: a LayerNorm's weight and bias with their columns' scales: target[stride * i] and [stride * i + 1]; zeros
- * from `channels` up to `width`. With stride 4, [stride * i + 2] is the factor that takes the scales of a stored number out of it:
- * 1 / (store_scale[0][i] * store_scale[1][i]).
+ * evo_tensor_pack_norm: a LayerNorm's weight and bias with their columns' scales; zeros from `channels` up to `width`. With stride 2
+ * they lie as norm_rows.h reads them: of each 64 channels the first two of each eight, then the next two of each, [width / 64][4][8][2][2],
+ * so that eight lanes of eight channels each read 128 bytes side by side. With stride 4: target[4 * i] and [4 * i + 1], and in
+ * [4 * i + 2] the factor that takes the scales of a stored number out of it: 1 / (store_scale[0][i] * store_scale[1][i]).
  */
 typedef struct gpu_pack_norm_item {
     gpu_weight weight, bias;

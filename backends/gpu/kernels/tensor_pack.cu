@@ -116,11 +116,13 @@ EVO_DEVICE void pack_channel(const gpu_pack_norm_item &p, int i) {
             if (p.store_scale[0]) factor = 1.0f / p.store_scale[0][i] / p.store_scale[1][i];
         }
     }
-    p.target[p.stride * i] = weight;
-    p.target[p.stride * i + 1] = bias;
+    const int own = i % GPU_NORM_GROUP, place = i - own + own % 8 / 2 * 16 + own / 8 * 2 + own % 2; /* with stride 2 */
+    float *const target = p.target + p.stride * (p.stride == 2 ? place : i);
+    target[0] = weight;
+    target[1] = bias;
     if (p.stride > 2) {
-        p.target[p.stride * i + 2] = factor;
-        p.target[p.stride * i + 3] = 0.0f;
+        target[2] = factor;
+        target[3] = 0.0f;
     }
 }
 

@@ -123,7 +123,7 @@ enum {
  */
 typedef struct gpu_opm_tensor_project_params {
     gpu_tensor source, mask; /* [B, S, N, c_m], [B, S, N] */
-    const float *norm;       /* [depth][2] */
+    const float *norm;       /* as evo_tensor_pack_norm lays it */
     const void *weight;      /* [rows][depth] of T */
     const float *table;      /* [rows][4]: factor, bias: factor * sum + bias */
     void *target[2];

@@ -85,7 +85,7 @@ enum {
 typedef struct gpu_tensor_project_params {
     gpu_tensor source;       /* [batch, i, k, channel] */
     gpu_tensor mask;         /* [batch, i, k] */
-    const float *norm;       /* [depth, and zeros to 128][2] */
+    const float *norm;       /* as evo_tensor_pack_norm lays it, zeros to a multiple of 128 */
     const void *weight;      /* [side][side_rows][depth], and a chunk of rows more that may be read */
     const float *table;      /* [side][side_rows / 2][4]: scale and bias of a channel, and of its gate */
     int32_t *mask_exponents; /* [batch][i]: numbers of row i are divided by these powers of two; NULL: by 1 */
@@ -130,7 +130,7 @@ typedef struct gpu_tensor_finish_params {
     const void *t;
     gpu_t_layout layout;
     const float *norm_t;              /* [c_depth, and zeros to 128][4]: weight, bias, factor of the stored number */
-    const float *norm_z;              /* [depth, and zeros to 128][2] */
+    const float *norm_z;              /* as project's norm */
     const void *weight, *gate_weight; /* [rows][c_depth], [rows][depth]; rows: c_out rounded up to GPU_TENSOR_COLUMNS */
     const float *table;               /* [rows][4]: scale and bias of the projection, and of the gate */
     const int32_t *mask_exponents;    /* as in project */
