@@ -50,6 +50,12 @@ EVO_DEVICE void quad_sum(float (&v)[2]) {
     }
 }
 
+/* 1 / sqrt(variance + eps) of numbers whose squares' mean is `square` and whose own is `rest`, small beside their spread. */
+EVO_DEVICE float inverse_spread(float square, float rest, float eps) {
+    const float variance = multiply_add(-rest, rest, square);
+    return hardware_reciprocal_root((variance < 0.0f ? 0.0f : variance) + eps);
+}
+
 /*
  * LayerNorm without weight and bias, which are folded into the matrices. A wave holds 16 positions x 16 STEPS channels as
  * a product's operand: x[s][0] and x[s][2] belong to position l / 4 of lane l, x[s][1] and x[s][3] to that + 8. The numbers

@@ -3,15 +3,17 @@
  * scale. project and finish then read half the bytes. A wave takes as many positions at once as its lanes have room for, a lane
  * 4 channels of each 128; four rounds of loads are under way.
  */
-#include "backends/gpu/device_hopper.h"
-#include "backends/gpu/kernels/hopper/params.h"
+#include "backends/gpu/kernels/hopper/trimul.h"
 
 static constexpr int THREADS = GPU_HOPPER_NORM_WAVES * 32, QUADS = GPU_HOPPER_MOST_WIDTH / 128,
                      ROUNDS = GPU_HOPPER_NORM_ROUNDS;
 
-EVO_DEVICE float lane_sum(float v, int lanes) {
-    for (int mask = 1; mask < lanes; mask *= 2) v += wave_shuffle_xor(v, mask);
-    return v;
+/* The means over `lanes` lanes' numbers, `count` together. */
+template <int SUMS> EVO_DEVICE void mean_of_lanes(float (&sum)[SUMS], int lanes, float count) {
+    for (int mask = 1; mask < lanes; mask *= 2) EVO_UNROLL
+    for (int i = 0; i < SUMS; i++) sum[i] += wave_shuffle_xor(sum[i], mask);
+    EVO_UNROLL
+    for (int i = 0; i < SUMS; i++) sum[i] /= count;
 }
 
 /* This lane's quads of a position: channels 4 (lane + 32 k). */
@@ -23,28 +25,24 @@ template <int COUNT> struct position_part {
         for (int k = 0; k < COUNT; k++) unpack(*reinterpret_cast<const float4_t *>(from + 128 * k), v[k]);
     }
     EVO_METHOD void norm(int lanes, float count, float eps) {
-        float sum = 0.0f, squares = 0.0f;
+        float mean[1] = { 0.0f };
         EVO_UNROLL
-        for (int k = 0; k < COUNT; k++) sum += (v[k][0] + v[k][1]) + (v[k][2] + v[k][3]);
-        const float mean = lane_sum(sum, lanes) / count;
-        float rest = 0.0f; /* what the rounding of the mean left */
-        EVO_UNROLL
-        for (int k = 0; k < COUNT; k++) EVO_UNROLL
-        for (int e = 0; e < 4; e++) {
-            v[k][e] -= mean;
-            rest += v[k][e];
-        }
-        rest = lane_sum(rest, lanes) / count;
+        for (int k = 0; k < COUNT; k++) mean[0] += (v[k][0] + v[k][1]) + (v[k][2] + v[k][3]);
+        mean_of_lanes(mean, lanes, count);
+        float moments[2] = { 0.0f,
+                             0.0f }; /* of the differences: what the rounding of the mean left, and their squares */
         EVO_UNROLL
         for (int k = 0; k < COUNT; k++) EVO_UNROLL
         for (int e = 0; e < 4; e++) {
-            v[k][e] -= rest;
-            squares = multiply_add(v[k][e], v[k][e], squares);
+            v[k][e] -= mean[0];
+            moments[0] += v[k][e];
+            moments[1] = multiply_add(v[k][e], v[k][e], moments[1]);
         }
-        const float by = hardware_reciprocal_root(lane_sum(squares, lanes) / count + eps);
+        mean_of_lanes(moments, lanes, count);
+        const float by = inverse_spread(moments[1], moments[0], eps), shift = -moments[0] * by;
         EVO_UNROLL
         for (int k = 0; k < COUNT; k++) EVO_UNROLL
-        for (int e = 0; e < 4; e++) v[k][e] *= by;
+        for (int e = 0; e < 4; e++) v[k][e] = multiply_add(v[k][e], by, shift);
     }
     EVO_METHOD void store(uint16_t *to) const {
         EVO_UNROLL

@@ -67,7 +67,7 @@ template <int STEPS> EVO_DEVICE void load_operand(uint32_t (&x)[STEPS][4], const
 template <int TYPE, int STEPS>
 EVO_DEVICE void load_normed(uint32_t (&x)[STEPS][4], const float *const (&row)[2], float eps) {
     const float count = 16.0f * STEPS;
-    float v[2][STEPS * 4], mean[2] = { 0.0f, 0.0f }, squares[2] = { 0.0f, 0.0f };
+    float v[2][STEPS * 4], mean[2] = { 0.0f, 0.0f };
     EVO_UNROLL
     for (int s = 0; s < STEPS; s += 2) EVO_UNROLL
     for (int h = 0; h < 2; h++) EVO_UNROLL
@@ -82,7 +82,7 @@ EVO_DEVICE void load_normed(uint32_t (&x)[STEPS][4], const float *const (&row)[2
     for (int h = 0; h < 2; h++) EVO_UNROLL
     for (int i = 0; i < STEPS * 4; i++) mean[h] += v[h][i];
     quad_sum(mean);
-    float rest[2] = { 0.0f, 0.0f }; /* what the rounding of the mean left */
+    float rest[2] = { 0.0f, 0.0f }, squares[2] = { 0.0f, 0.0f }; /* rest: what the rounding of the mean left */
     EVO_UNROLL
     for (int h = 0; h < 2; h++) {
         mean[h] = mean[h] / count;
@@ -90,24 +90,19 @@ EVO_DEVICE void load_normed(uint32_t (&x)[STEPS][4], const float *const (&row)[2
         for (int i = 0; i < STEPS * 4; i++) {
             v[h][i] -= mean[h];
             rest[h] += v[h][i];
-        }
-    }
-    quad_sum(rest);
-    EVO_UNROLL
-    for (int h = 0; h < 2; h++) {
-        rest[h] = rest[h] / count;
-        EVO_UNROLL
-        for (int i = 0; i < STEPS * 4; i++) {
-            v[h][i] -= rest[h];
             squares[h] = multiply_add(v[h][i], v[h][i], squares[h]);
         }
     }
+    quad_sum(rest);
     quad_sum(squares);
     EVO_UNROLL
     for (int h = 0; h < 2; h++) {
-        const float scale = hardware_reciprocal_root(multiply_add(squares[h], 1.0f / count, eps));
+        rest[h] /= count;
+        const float scale = inverse_spread(squares[h] / count, rest[h], eps), shift = -rest[h] * scale;
         EVO_UNROLL
-        for (int i = 0; i < STEPS * 4; i += 2) x[i / 4][h + i % 4] = pack<TYPE>(v[h][i] * scale, v[h][i + 1] * scale);
+        for (int i = 0; i < STEPS * 4; i += 2)
+            x[i / 4][h + i % 4] =
+                pack<TYPE>(multiply_add(v[h][i], scale, shift), multiply_add(v[h][i + 1], scale, shift));
     }
 }
 
