@@ -522,7 +522,8 @@ template <class FORM> EVO_DEVICE void project_split(const unsigned char *slice, 
 }
 
 /*
- * z += o W_o^T for the c_a of a slice, which is read from this lane's offset on; `columns` channels are there. With loads ahead all of o becomes operands first, else 16 c_b at a time.
+ * z += o W_o^T for the c_a of a slice, which is read from this lane's offset on; `columns` channels are there. With loads ahead
+ * all of o becomes operands first, else 16 c_b at a time.
  */
 template <class FORM>
 EVO_DEVICE void project_products(const unsigned char *slice, int columns, accumulators<FORM> &sum) {
@@ -567,9 +568,9 @@ template <class FORM> EVO_DEVICE const pair_numbers *pairs_of(const place &at, c
 
 /*
  * z of the c_b from c_b on and `length` numbers of S from s on; b's tile has been asked for. Stages are fetched STAGES steps ahead,
- * slices of W_o SLICES - 1 channels c_a ahead: as soon as all waves of a part have this step's last operands in registers, its place
- * is free. Slices are all waves': the first step of a c_a ends with a barrier of the block, by when a slice asked for a c_a ago has come, and
- * the readers of the one before are done. Shared memory is free after a barrier.
+ * slices of W_o SLICES - 1 channels c_a ahead: as soon as all waves of a part have this step's last operands in registers, its
+ * place is free. Slices are all waves': the first step of a c_a ends with a barrier of the block, by when a slice asked for a c_a
+ * ago has come, and the readers of the one before are done. Shared memory is free after a barrier.
  */
 template <class FORM>
 EVO_DEVICE void walk_channels(const gpu_opm_tensor_outer_params &p, const place &at, int c_b, int s, int length,
