@@ -698,7 +698,7 @@ module evoformer
         end function evo_event_record
 
         !> Returns when the work before the event's last record is done; at once if it was never recorded.
-        !  Returns EVO_ERROR_CAPTURE if that record is in a graph that was not launched
+        !  Returns EVO_ERROR_CAPTURE if that record is in a graph (on the CPU: that was not launched since)
         function evo_event_synchronize(context, event) bind(c)
             import
             type(c_ptr), value :: context
@@ -706,8 +706,9 @@ module evoformer
             integer(c_int) :: evo_event_synchronize
         end function evo_event_synchronize
 
-        !> Milliseconds between two recorded and completed events. Returns EVO_ERROR_INVALID_ARGUMENT if one is not
-        !  recorded
+        !> Milliseconds between two recorded and completed events.
+        !  Returns EVO_ERROR_INVALID_ARGUMENT if one is not recorded, EVO_ERROR_CAPTURE if its last record is in a
+        !  graph, as above
         function evo_event_elapsed(context, start, stop, milliseconds) bind(c)
             import
             type(c_ptr), value :: context

@@ -186,14 +186,14 @@ void engine::meet_block(const site &here) {
     self->where = site();
 }
 
-void engine::meet_named(int id, int threads, bool waits, const site &here) {
-    if (id < 1 || id > 15 || threads % static_cast<int>(wave_lanes))
-        fail("named barrier %d of %d threads, expected 1 to 15 and whole waves", id, threads);
+void engine::meet_named(int id, int wanted, bool waits, const site &here) {
+    if (id < 1 || id > 15 || wanted % static_cast<int>(wave_lanes))
+        fail("named barrier %d of %d threads, expected 1 to 15 and whole waves", id, wanted);
     named_barrier &b = named[id];
-    if (b.arrived && b.expected != threads)
-        fail("named barrier %d of %d threads, others arrived for %d", id, threads, b.expected);
-    b.expected = threads;
-    if (++b.arrived == threads) {
+    if (b.arrived && b.expected != wanted)
+        fail("named barrier %d of %d threads, others arrived for %d", id, wanted, b.expected);
+    b.expected = wanted;
+    if (++b.arrived == wanted) {
         for (thread *t : b.waiting) wake(*t);
         b = named_barrier();
     } else if (waits) {
