@@ -40,8 +40,8 @@ EVO_DEVICE unsigned block_z() {
 EVO_DEVICE void block_barrier() {
     __syncthreads();
 }
-EVO_DEVICE void part_barrier(int number, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(number + 1), "r"(threads) : "memory");
+EVO_DEVICE void named_barrier(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 template <class T> EVO_DEVICE T wave_shuffle_xor(T value, int mask) {
     return __shfl_xor_sync(0xffffffffu, value, mask);

@@ -74,10 +74,7 @@ EVO_DEVICE void barrier_wait(uint32_t barrier, int parity) {
                  "r"(parity)
                  : "memory");
 }
-/* Barriers 1 to 15 of the block's own, for some of its threads. */
-EVO_DEVICE void named_barrier(int id, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
+/* Arrives at a named_barrier and does not wait. */
 EVO_DEVICE void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

@@ -20,11 +20,11 @@
  * Shared memory: EVO_SHARED(type, name, count); declares a static array of the block, aligned to 16 bytes, in function
  * scope; EVO_DYNAMIC_SHARED(name); declares `unsigned char *`-like `name`, the launch's dynamic shared memory, likewise.
  *
- * Order: void block_barrier() for all threads of a block; void part_barrier(int number, int threads) for whole waves of it,
- * `threads` threads together, that give the same number, 0 to 14: where there is no such thing it is a block_barrier, so all
- * threads of the block have to call it as often, at one place. T wave_shuffle_xor(T value, int mask), T a 4-byte type, mask 1 to
- * 16: the value of the lane whose number differs by `mask`; all lanes of a wave take part. WAVE is the number of lanes (32 or
- * 64); lanes of a wave are consecutive threads.
+ * Order: void block_barrier() for all threads of a block; void named_barrier(int id, int threads) for whole waves of it,
+ * `threads` threads together, that give the same id, 1 to 15: where there is no such thing it is a block_barrier, so kernels for
+ * all chips call it as often in all threads of the block, at one place. T wave_shuffle_xor(T value, int mask), T a 4-byte type,
+ * mask 1 to 16: the value of the lane whose number differs by `mask`; all lanes of a wave take part. WAVE is the number of
+ * lanes (32 or 64); lanes of a wave are consecutive threads.
  *
  * Asynchronous copies from global to shared memory, where the hardware has them, else plain ones:
  *   void async_copy16(void *shared, const void *global, bool valid)   16 bytes, both aligned to 16; zeros if not valid

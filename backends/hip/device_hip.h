@@ -50,7 +50,7 @@ EVO_DEVICE void block_barrier() {
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
-EVO_DEVICE void part_barrier(int, int) {
+EVO_DEVICE void named_barrier(int, int) {
     block_barrier();
 }
 template <class T> EVO_DEVICE T wave_shuffle_xor(T value, int mask) {

@@ -33,11 +33,11 @@ EVO_KERNEL(fault_reuse, fault_params, FAULT_THREADS, 1) {
 }
 
 /* The barrier of half a block between writing and reading its half of shared memory. */
-EVO_KERNEL(fault_part_barrier, fault_params, FAULT_THREADS, 1) {
+EVO_KERNEL(fault_named_barrier, fault_params, FAULT_THREADS, 1) {
     constexpr int HALF = FAULT_THREADS / 2;
     EVO_SHARED(float, part, FAULT_THREADS);
     part[thread_x()] = p.in[position()];
-    if (!p.broken) part_barrier(thread_x() / HALF, HALF);
+    if (!p.broken) named_barrier(1 + thread_x() / HALF, HALF);
     p.out[position() ^ (HALF - 1)] = part[thread_x() ^ (HALF - 1)];
 }
 
@@ -47,7 +47,7 @@ EVO_KERNEL(fault_other_part, fault_params, FAULT_THREADS, 1) {
     part[thread_x()] = p.in[position()];
     if (!p.broken) block_barrier();
 #if defined(EVO_MATRIX_MMA) /* elsewhere it is the block's */
-    part_barrier(thread_x() / (FAULT_THREADS / 2), FAULT_THREADS / 2);
+    named_barrier(1 + thread_x() / (FAULT_THREADS / 2), FAULT_THREADS / 2);
 #endif
     p.out[position()] = part[FAULT_THREADS - 1 - thread_x()];
 }

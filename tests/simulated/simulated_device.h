@@ -81,13 +81,12 @@ EVO_DEVICE unsigned block_z() {
 EVO_DEVICE void block_barrier(const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
     simulated::active->meet_block({ "block barrier", file, line });
 }
-EVO_DEVICE void part_barrier(int number, int threads, const char *file = __builtin_FILE(),
-                             int line = __builtin_LINE()) {
+EVO_DEVICE void named_barrier(int id, int threads, const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
 #if defined(EVO_SIMULATED_AMD)
-    (void)number, (void)threads;
+    (void)id, (void)threads;
     block_barrier(file, line);
 #else
-    simulated::active->meet_named(number + 1, threads, true, { "part barrier", file, line });
+    simulated::active->meet_named(id, threads, true, { "named barrier", file, line });
 #endif
 }
 namespace simulated {

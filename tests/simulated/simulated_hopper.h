@@ -45,9 +45,6 @@ EVO_DEVICE void barrier_arrive(uint32_t barrier) {
 EVO_DEVICE void barrier_wait(uint32_t barrier, int parity, EVO_SITE) {
     EVO_HOPPER.barrier_wait(barrier, parity, { "barrier in shared memory", file, line });
 }
-EVO_DEVICE void named_barrier(int id, int threads, EVO_SITE) {
-    ::simulated::active->meet_named(id, threads, true, { "named barrier", file, line });
-}
 EVO_DEVICE void named_barrier_arrive(int id, int threads, EVO_SITE) {
     ::simulated::active->meet_named(id, threads, false, { "named barrier", file, line });
 }

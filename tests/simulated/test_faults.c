@@ -336,7 +336,7 @@ static int run_tensor_maps(const scenario *s, int broken) {
 static const scenario scenarios[] = {
     { "fault_barrier", run_kernel, 1, COUNT, WRONG_NUMBERS, "", 0 },
     { "fault_reuse", run_kernel, 1, COUNT, WRONG_NUMBERS, "", 0 },
-    { "fault_part_barrier", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
+    { "fault_named_barrier", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
     { "fault_other_part", run_kernel, 1, COUNT, WRONG_NUMBERS, "", 0 },
     { "fault_wave", run_kernel, 0, COUNT, WRONG_NUMBERS, "", 0 },
     { "fault_write", run_kernel, 0, COUNT - 30, 0, "heap-buffer-overflow", 0 },

@@ -29,8 +29,8 @@ template <int COUNT> struct position_part {
         EVO_UNROLL
         for (int k = 0; k < COUNT; k++) mean[0] += (v[k][0] + v[k][1]) + (v[k][2] + v[k][3]);
         mean_of_lanes(mean, lanes, count);
-        float moments[2] = { 0.0f,
-                             0.0f }; /* of the differences: what the rounding of the mean left, and their squares */
+        /* Of the differences: their sum, which the rounding of the mean left, and that of their squares. */
+        float moments[2] = { 0.0f, 0.0f };
         EVO_UNROLL
         for (int k = 0; k < COUNT; k++) EVO_UNROLL
         for (int e = 0; e < 4; e++) {

@@ -607,7 +607,7 @@ EVO_DEVICE void walk_channels(const gpu_opm_tensor_outer_params &p, const place 
             for (int u = 0; u <= units::COUNT; u++) {
                 if (u == units::COUNT - UNITS_AHEAD<T>) {
                     async_wait<FORM::STAGES - 2>();
-                    part_barrier(step == 0 ? FORM::WAVES_DOWN : part, step == 0 ? THREADS : FORM::PART_THREADS);
+                    named_barrier((step == 0 ? FORM::WAVES_DOWN : part) + 1, step == 0 ? THREADS : FORM::PART_THREADS);
                 }
                 if (u + UNITS_AHEAD<T> < units::COUNT)
                     ring.load(u + UNITS_AHEAD<T>, x + slot * FORM::STAGE, y + step * STEP, pitch);
