@@ -15,6 +15,7 @@
 #define EVO_TESTS_SIMULATED_HOPPER_H
 
 #include <deque>
+#include <map>
 
 #include "engine.h"
 #include "tensor_map.h"
